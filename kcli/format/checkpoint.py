@@ -7,7 +7,6 @@
     3 ...      <topic> <partition> <offset>      recovery-point-, log-start-, replication- and cleaner-offset-checkpoint
                <epoch> <start offset>            leader-epoch-checkpoint
 
-kcli's own table of uncleanable partitions (kcli.format.uncleanable_partitions) has the same head.
 Each line ends with a newline. An empty file, and one with the first line only, have no entries: Kafka creates the file
 before it first writes it. Read as Kafka reads: UTF-8, any white space between the words, the last of several entries for
 one partition counts. A fault names its line.

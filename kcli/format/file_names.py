@@ -8,7 +8,7 @@
     leader-epoch-checkpoint, partition.metadata  partition
     quorum-state                                 metadata
     meta.properties, .lock, .kafka_cleanshutdown, *-offset-checkpoint, bootstrap.checkpoint        log directory
-    kcli-uncleanable-partitions                                                                    log directory, kcli's
+    kcli-uncleanable-partitions                  log dir    written by earlier versions of kcli; nothing reads it
     <start offset>_<id>.index ...                remote-log-index-cache
 
     behind it   state of the file
@@ -167,7 +167,7 @@ _SENTENCES = {
     FileKind.LOG_START_OFFSET_CHECKPOINT: "the log start offsets of partitions whose first records were deleted",
     FileKind.REPLICATION_CHECKPOINT: "the high watermarks of the partitions",
     FileKind.CLEANER_CHECKPOINT: "the offsets up to which the log cleaner has cleaned",
-    FileKind.UNCLEANABLE_PARTITIONS: "the compacted partitions that a kcli broker cannot clean, and why",
+    FileKind.UNCLEANABLE_PARTITIONS: "a file of an earlier version of kcli, which nothing reads any more",
     FileKind.UNKNOWN: "not a file that Kafka writes",
 }
 _STATE_SENTENCES = {

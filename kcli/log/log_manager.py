@@ -131,9 +131,7 @@ class LogManager(LogRegistry):
         from kcli.log.cleaner.log_cleaner_manager import LogCleanerManager
 
         cleaner_manager = LogCleanerManager(
-            self,
-            lambda log: self.checkpoints.write_all(self.log_dir_of(log), FileKind.CLEANER_CHECKPOINT),
-            lambda path, partitions: self.checkpoints.write_uncleanable(self.dirs[path], partitions),
+            self, lambda log: self.checkpoints.write_all(self.log_dir_of(log), FileKind.CLEANER_CHECKPOINT)
         )
         return LogCleaner(self, cleaner_manager, lambda at_ms: None if self._cleaning is None else self._cleaning.wake(at_ms))
 

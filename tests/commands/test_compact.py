@@ -156,46 +156,14 @@ def test_of_each_key_the_last_record_stays(logs: Path, capfd: pytest.CaptureFixt
     assert after == {path: path.read_bytes() for path in logs.rglob("*.log")}
 
 
-UNCLEANABLE = "kcli-uncleanable-partitions"
-
-
-def given_up(logs: Path, *topics: str) -> str:
-    """Have a broker's list of uncleanable partitions name these topics' first ones -> its lines."""
-    lines = [f"{topic} 0 {NOW_MS} 0 {logs}/{topic}-0: a wrong CRC\n" for topic in topics]
-    (logs / UNCLEANABLE).write_text(f"0\n{len(lines)}\n" + "".join(lines))
-    return (logs / UNCLEANABLE).read_text()
-
-
-def test_what_a_broker_gave_up_and_is_cleaned_now_is_no_longer_reported(logs: Path) -> None:
-    given_up(logs, "__consumer_offsets", "orders")
-    kept = given_up(logs.parent, "orders").replace(f"{logs.parent}/", f"{logs}/")
-    assert run(logs) == 0
-    assert (logs / UNCLEANABLE).read_text() == kept
-    assert_sound(logs)
-    assert run("--any-policy", logs / "orders-0") == 0
-    assert not (logs / UNCLEANABLE).exists()
-
-
-def test_what_is_damaged_still_stays_reported(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    reported = given_up(logs, "__consumer_offsets")
+def test_damage_that_is_found_leaves_a_partition_as_it_is(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = logs / "__consumer_offsets-0" / f"{0:020}.log"
     data = bytearray(path.read_bytes())
     data[70] ^= 1
     path.write_bytes(data)
     assert run(logs) == 1
     assert "wrong CRC" in capfd.readouterr().err
-    assert (logs / UNCLEANABLE).read_text() == reported
-
-
-def test_to_tells_of_what_was_copied_and_not_cleaned(logs: Path, tmp_path: Path) -> None:
-    reported = given_up(logs, "__consumer_offsets", "orders")
-    assert run("--to", tmp_path / "new", logs) == 0
-    assert (logs / UNCLEANABLE).read_text() == reported
-    (line,) = (tmp_path / "new" / UNCLEANABLE).read_text().splitlines()[2:]
-    assert line.startswith("orders 0 ")
-    assert_sound(tmp_path / "new")
-    assert run("--to", tmp_path / "part", logs / "__consumer_offsets-0") == 0
-    assert not (tmp_path / "part" / UNCLEANABLE).exists()
+    assert path.read_bytes() == data
 
 
 def test_a_dry_run_changes_no_byte_and_the_work_does_as_it_said(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:

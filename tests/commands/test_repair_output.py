@@ -107,7 +107,7 @@ def test_json_says_the_same(logs: Path, capfd: pytest.CaptureFixture[str]) -> No
 def test_json_is_what_the_page_says(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Every type and member is in docs/repair.md, also those of findings that are left and of problems."""
     (logs / "lost+found").mkdir()
-    (logs / "kcli-uncleanable-partitions").write_text("torn")
+    (logs / "replication-offset-checkpoint").write_text("torn")
     (logs / "recovery-point-offset-checkpoint").write_text("torn")
     run("--output", "json", str(logs))
     (logs / "codec-zstd-0/leader-epoch-checkpoint").unlink()

@@ -53,7 +53,7 @@ def test_every_type_and_field_is_documented(tmp_path: Path) -> None:
     odd = PartitionBuilder(tmp_path / "x\udcff" / "orders-0")
     odd.log += b"no batch, but long enough that it is seen as damage and not as a tail of too few bytes to be anything"
     odd.flush()
-    (tmp_path / "x\udcff" / "kcli-uncleanable-partitions").write_text("0\n1\norders 0 1 0 a wrong CRC\n")
+    (tmp_path / "x\udcff" / "cleaner-offset-checkpoint").write_text("0\n1\norders 0 0\n")
     others = described(tmp_path / "x\udcff", tmp_path / "missing").report
     report["tokens"] = token_rows(image)
     report["members"] = members()

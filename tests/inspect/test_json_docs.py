@@ -57,7 +57,6 @@ def test_all_fields_are_documented(tmp_path: Path) -> None:
     )
     (tmp_path / "odd-0" / "leader-epoch-checkpoint.tmp").write_text("0\n9\n")
     (tmp_path / "odd-0" / "00000000000000000009.index").write_bytes(bytes((0, 0, 0, 1, 0, 0, 0, 61)) + bytes(80))
-    (tmp_path / "kcli-uncleanable-partitions").write_text("0\n1\nt 0 1 2 a wrong CRC\n")
     (tmp_path / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":3}')
     odd = b"odd\xff-0".decode("utf-8", "surrogateescape")
     (tmp_path / odd).mkdir()

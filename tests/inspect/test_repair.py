@@ -222,22 +222,19 @@ def test_what_a_broker_does_not_start_with_is_left_and_told(logs: Path) -> None:
     assert {finding.code for finding in root.left} >= {"directory-name", "meta-properties-missing"}
 
 
-def test_what_a_broker_gave_up_cleaning_stays_told(logs: Path) -> None:
-    """Whether the repaired partition can be cleaned now is for the next start of a broker to see."""
-    told = b"0\n1\norders 0 5 7 a wrong CRC\n"
-    (logs / "kcli-uncleanable-partitions").write_bytes(told)
+def test_a_file_of_an_earlier_version_stays(logs: Path) -> None:
+    """Nothing reads it, so that nothing is wrong with it; the next start of a broker removes it."""
+    (logs / "kcli-uncleanable-partitions").write_bytes(b"torn")
     assert repair(logs, "orders-0")[1].changes == []
-    assert (logs / "kcli-uncleanable-partitions").read_bytes() == told
+    assert (logs / "kcli-uncleanable-partitions").read_bytes() == b"torn"
 
 
 def test_a_checkpoint_that_cannot_be_read_is_taken_away(logs: Path) -> None:
     """A broker would take the directory offline over it; without it it begins anew."""
     (logs / "replication-offset-checkpoint").write_bytes(b"0\nmany\n")
     (logs / "log-start-offset-checkpoint").write_bytes(b"7\n0\n")
-    (logs / "kcli-uncleanable-partitions").write_bytes(b"0\n2\n")
     _, root = repair(logs, "orders-0")
     assert [Path(change.path).name for change in root.changes] == [
-        "kcli-uncleanable-partitions",
         "log-start-offset-checkpoint",
         "replication-offset-checkpoint",
     ]

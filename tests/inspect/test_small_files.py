@@ -106,7 +106,6 @@ def written(directory: Path, name: str, data: bytes) -> Seen:
         ("leader-epoch-checkpoint", b"0\n2\n0 0\n", "line 2 states 2 entries and 1 follow"),
         ("recovery-point-offset-checkpoint", b"1\n0\n", "line 1 states version 1"),
         ("replication-offset-checkpoint", b"\xff\xff", "line 1 is not UTF-8"),
-        ("kcli-uncleanable-partitions", b"0\n2\nt 0 5 7 why\n", "line 2 states 2 entries and 1 follow"),
         ("partition.metadata", b"version: 0\n", "line 2 is missing"),
         ("meta.properties", b"version=1\n", "node.id is missing"),
         ("quorum-state", b"{", "not JSON"),
@@ -121,10 +120,9 @@ def test_damage_is_a_sentence(tmp_path: Path, name: str, data: bytes, sentence: 
     assert sentence in damage.message and 0 <= damage.position <= len(data) == damage.end_position
 
 
-def test_what_a_broker_gave_up_cleaning(tmp_path: Path) -> None:
-    seen = written(tmp_path, "kcli-uncleanable-partitions", b"0\n1\nt-2 0 5 7 byte 3: a wrong CRC\n")
-    fields = {"topic": "t-2", "partition": 0, "timestamp": 5, "dirtyOffset": 7, "reason": "byte 3: a wrong CRC"}
-    assert [entry for _, entry in seen.entries_seen] == [Entry("uncleanablePartition", fields)]
+def test_a_file_of_an_earlier_version_is_named_and_not_read(tmp_path: Path) -> None:
+    seen = written(tmp_path, "kcli-uncleanable-partitions", b"torn")
+    assert seen.result is not None and seen.result.is_sound and not seen.entries_seen
 
 
 def test_preallocated_indexes_are_no_damage(tmp_path: Path) -> None:

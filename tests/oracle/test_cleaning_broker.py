@@ -17,14 +17,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from kcli.format.checkpoint import PartitionOffset, decode_offset_checkpoint, encode_offset_checkpoint
 from kcli.format.record_batch import DELETE_HORIZON_FLAG
-from kcli.format.uncleanable_partitions import UncleanablePartition, encode_uncleanable_partitions
 from kcli.log.cleaner.log_cleaner_manager import log_to_clean
 from tests.log.cleaner.random_logs import RandomLog, batches_of
 from tests.oracle.brokers import DYNAMIC_QUORUM, NODE, KcliBroker, broker_at
 from tests.oracle.peer import Peer
 
 TOPIC = "seeds"
-UNCLEANABLE = "kcli-uncleanable-partitions"
 CLEAN_SECONDS = 120
 HOUR_MS = 3_600_000
 MANY_KEYS_BYTES = 24 * 1009
@@ -128,16 +126,11 @@ def test_both_brokers_leave_the_same(kcli_serves: None, kafka_peer: Peer, seeds:
     with making:
         create(making.bootstrap, len(seeds))
     partitions = generate(data["kcli"], tmp_path / "work", seeds)
-    # As a broker of kcli leaves it that gave them all up: Kafka does not mind, and kcli tries again.
-    given_up = [UncleanablePartition(TOPIC, number, 0, 0, "of a test") for number in range(len(seeds))]
-    (data["kcli"] / UNCLEANABLE).write_bytes(encode_uncleanable_partitions(given_up))
     shutil.copytree(data["kcli"], data["kafka"])
     with KcliBroker(tmp_path / "kcli", properties=PROPERTIES, data=data["kcli"]):
         await_cleaned(data["kcli"], partitions)
     with broker_at(kafka_peer, tmp_path / "kafka", PROPERTIES, data["kafka"]):
         await_cleaned(data["kafka"], partitions)
-    assert not (data["kcli"] / UNCLEANABLE).exists()
-    assert (data["kafka"] / UNCLEANABLE).read_bytes() == encode_uncleanable_partitions(given_up)
     for number, partition in enumerate(partitions):
         ours, theirs = (clock_free(data[name] / f"{TOPIC}-{number}", partition.log_start_offset) for name in ("kcli", "kafka"))
         assert ours == theirs, f"seed {seeds[number]}"

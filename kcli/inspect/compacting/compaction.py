@@ -6,9 +6,9 @@
     a broker's directory must have been stopped cleanly       the same
     what a crash left in a partition is finished first        the source is only read
     the files of each partition are replaced (placing)        its files are copied, with the new ones instead of the old
-    cleaner-offset-checkpoint gets the cleaned offsets, and   the log directory's own files, the metadata log and the
-      the partitions are removed from                         checkpoint entries of the copied partitions are copied, and
-      kcli-uncleanable-partitions                             of a whole log directory all other partitions; the mark of a
+    cleaner-offset-checkpoint gets the cleaned offsets        the log directory's own files, the metadata log and the
+                                                              checkpoint entries of the copied partitions are copied, and
+                                                              of a whole log directory all other partitions; the mark of a
                                                               clean stop is copied last
 
 New files are stored next to the old ones until the plan is printed. If they do not all fit on the disk at once, each
@@ -25,7 +25,6 @@ from kcli.format import limits
 from kcli.format.checkpoint import PartitionOffset, decode_offset_checkpoint, encode_offset_checkpoint
 from kcli.format.file_names import FileKind, FileState
 from kcli.format.primitives import FormatError
-from kcli.format.uncleanable_partitions import encode_uncleanable_partitions
 from kcli.inspect.compacting.jobs import CompactOptions, PartitionJob, PartitionOutcome
 from kcli.inspect.compacting.metadata_logs import MetadataLogs, UnfitError
 from kcli.inspect.compacting.partition_selection import Asked, LeftOut, LeftOutReason, Selected, select
@@ -35,7 +34,7 @@ from kcli.inspect.node_defaults import DefaultsOf, NodeDefaults, NodeLayers, kaf
 from kcli.inspect.process_pool import SMALL_BYTES, ProcessPool, count_bytes
 from kcli.log.disk.port import LogDisk, base_name, join_path
 from kcli.log.files.indexes import IndexSettings
-from kcli.log.files.log_directory import log_bytes, read_checkpoints, read_log_directory, read_uncleanable_partitions
+from kcli.log.files.log_directory import log_bytes, read_checkpoints, read_log_directory
 from kcli.log.files.quarantine import default_folder
 
 _CHECKPOINTS = (
@@ -368,7 +367,6 @@ class Compaction:
         for directory, cleaned in self._cleaned.items():
             if any(self._has(directory, kind) for kind in _ROOT_FILES):
                 self._write_checkpoint(directory, directory, FileKind.CLEANER_CHECKPOINT, cleaned)
-                self._write_uncleanable(directory, directory)
 
     def _write_checkpoint(
         self,
@@ -390,21 +388,6 @@ class Compaction:
         data = encode_offset_checkpoint(PartitionOffset(*key, offset) for key, offset in kept.items())
         self.disk.write_file(self._root(target, kind), data)
 
-    def _write_uncleanable(self, source: str, target: str, only: frozenset[tuple[str, int]] | None = None) -> None:
-        """Write the uncleanable partitions of `source` that were not cleaned now to `target`; `only` as above."""
-        try:
-            found = read_uncleanable_partitions(self.disk, source)
-        except FormatError:
-            return  # the file cannot be read: a repair or the next start removes it
-        cleaned, path = self._cleaned.get(source, {}), self._root(target, FileKind.UNCLEANABLE_PARTITIONS)
-        kept = {key: one for key, one in found.items() if key not in cleaned and (only is None or key in only)}
-        if source == target and kept == found:
-            return
-        if kept:
-            self.disk.write_file(path, encode_uncleanable_partitions(kept.values()))
-        elif self.disk.exists(path):
-            self.disk.remove(path)
-
     def finish_target(self) -> None:
         """Complete the other directory after the last partition. Raises OSError."""
         target = self.options.target
@@ -425,7 +408,6 @@ class Compaction:
             # A broker does not start with a checkpoint that it cannot read, so such a file is not copied.
             if self._root(source, kind) not in unreadable:
                 self._write_checkpoint(source, target, kind, self._changed(source, kind), keys)
-        self._write_uncleanable(source, target, keys)
         # The mark of a clean stop is copied last: an interrupted copy lacks it. `.lock` is not copied: opening and closing it
         # would release our POSIX lock.
         for file in sorted(everything.files, key=lambda file: file.kind is FileKind.CLEAN_SHUTDOWN):

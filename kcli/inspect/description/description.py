@@ -4,7 +4,7 @@
     ------------------------------------  ------------------------------------------------------------------------------
     every section                         names; the newest snapshot of __cluster_metadata-0 and the log after it
     topics, partitions, segments          batch headers, within a budget
-    compaction                            the checkpoints, kcli-uncleanable-partitions, sizes, sometimes time indexes
+    compaction                            the checkpoints, sizes, sometimes time indexes
     partitions, producers, transactions   the newest producer snapshot of each partition, and headers after it
     groups, members                       __consumer_offsets, __share_group_state, the ends of the logs in them
     transactions                          __transaction_state
@@ -54,7 +54,6 @@ from kcli.inspect.description.topic_sections import (
     segment_rows,
     topic_rows,
 )
-from kcli.inspect.instants import format_instant
 from kcli.inspect.json_text import JsonObject as Row
 from kcli.inspect.node_defaults import DefaultsOf, NodeLayers, kafkas_defaults
 from kcli.inspect.quantities import format_offsets
@@ -169,7 +168,6 @@ class _Describer:
         self._remark_on_directories()
         if show & _JOINED_SECTIONS:
             set_foreign_aside(self.logs, self.metadata, self.options)
-        self._report_uncleanable()
         if "cluster" in show:
             from kcli.inspect.description.cluster_sections import cluster_row
 
@@ -299,15 +297,6 @@ class _Describer:
                 self.remarks.unknown(
                     f"{source.path} has no .kafka_cleanshutdown: it was not stopped cleanly, or a repair removed the file. "
                     "High watermarks are those of the last checkpoint, and a broker that starts may still cut the ends of logs."
-                )
-
-    def _report_uncleanable(self) -> None:
-        for replica in self.sources.replicas:
-            found = self.logs.of(replica).uncleanable if replica.source.uncleanable else None
-            if found is not None and self.options.wants_topic(found.topic):
-                self.remarks.problem(
-                    replica.directory.path,
-                    f"not cleaned since {format_instant(found.time_ms)}: {found.reason}; kcli verify has the details",
                 )
 
     # ---------------------------------------------------------------------------------------------- internal topics

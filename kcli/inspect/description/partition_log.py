@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format import limits
 from kcli.format.checkpoint import EpochStart, decode_leader_epochs
-from kcli.format.file_names import METADATA_TOPIC, DirectoryState, FileKind
+from kcli.format.file_names import METADATA_TOPIC, FileKind
 from kcli.format.metadata_files import decode_partition_metadata
 from kcli.format.primitives import INT64_MAX, FormatError
 from kcli.format.producer_snapshot import decode_producer_snapshot
@@ -48,7 +48,6 @@ from kcli.log.reading.segment_reader import ZEROS, Damage, LogBatch, SegmentRead
 if TYPE_CHECKING:
     from kcli.format.kafka_uuid import Uuid
     from kcli.format.legacy_message_set import LegacyBatch
-    from kcli.format.uncleanable_partitions import UncleanablePartition
 
 # The limit on the cost of headers after producer snapshots in a run without --deep (see segment_survey), for all partitions.
 PRODUCER_COST_PER_RUN = 16_384
@@ -164,14 +163,6 @@ class PartitionLog:
     def cleaned_offset(self) -> int | None:
         """The offset up to which the log is cleaned."""
         return self.replica.source.checkpoints.cleaner_offsets.get(self._key)
-
-    @property
-    def uncleanable(self) -> UncleanablePartition | None:
-        """When and why a broker of kcli stopped cleaning the log; None if none did, or if it was cleaned since."""
-        found = self.replica.source.uncleanable.get(self._key)
-        if found is None or self.directory.state is not DirectoryState.CURRENT:
-            return None
-        return None if (self.cleaned_offset or 0) > found.dirty_offset else found
 
     @cached_property
     def end_offset(self) -> int | None:

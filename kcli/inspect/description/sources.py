@@ -14,7 +14,7 @@ partition with another topic id than its topic is shown, but not joined with any
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from kcli.format import limits
 from kcli.format.file_names import METADATA_TOPIC, DirectoryState, FileKind
@@ -29,12 +29,8 @@ from kcli.log.files.log_directory import (
     PartitionDirectory,
     is_live,
     read_checkpoints,
-    read_uncleanable_partitions,
     resolve_paths,
 )
-
-if TYPE_CHECKING:
-    from kcli.format.uncleanable_partitions import UncleanablePartition
 
 _Decoded = TypeVar("_Decoded")
 
@@ -46,8 +42,7 @@ class SourceError(Exception):
 class SourceDirectory(NamedTuple):
     """A log directory: all of it (`listing`), or, with `listing` None, some partitions of it.
 
-    `clean_shutdown` is None if the marker of a clean stop is missing or cannot be read. `uncleanable` has the partitions that a
-    broker of kcli no longer cleans.
+    `clean_shutdown` is None if the marker of a clean stop is missing or cannot be read.
     """
 
     path: str
@@ -57,7 +52,6 @@ class SourceDirectory(NamedTuple):
     clean_shutdown: CleanShutdown | None
     is_live: bool
     checkpoints: Checkpoints
-    uncleanable: dict[tuple[str, int], UncleanablePartition]
 
 
 class Replica(NamedTuple):
@@ -169,19 +163,7 @@ def _read_source(
         read_small(disk, join_path(path, FileKind.CLEAN_SHUTDOWN.value), decode_clean_shutdown, remarks),
         is_live(disk, path),
         checkpoints,
-        _read_uncleanable(disk, path, remarks),
     )
-
-
-def _read_uncleanable(disk: Disk, path: str, remarks: Remarks) -> dict[tuple[str, int], UncleanablePartition]:
-    file = join_path(path, FileKind.UNCLEANABLE_PARTITIONS.value)
-    try:
-        return read_uncleanable_partitions(disk, path)
-    except FormatError as error:
-        remarks.problem(file, error.message)
-    except OSError as error:
-        remarks.unreadable(file, error)
-    return {}
 
 
 def read_small(disk: Disk, path: str | None, decode: Callable[[bytes], _Decoded], remarks: Remarks) -> _Decoded | None:

@@ -3,14 +3,13 @@
 Offsets, sizes and counts come from the directories; ids, leaders and replicas from the metadata image, if there is one. Unknown
 numbers are None, and so is a sum over several logs if one of its parts is.
 
-The section on compaction shows up to where each partition of a compacted topic is cleaned, and which are no longer cleaned.
+The section on compaction shows up to where each partition of a compacted topic is cleaned.
 
     figure                  source
     ----------------------  --------------------------------------------------------------------------------------------
     cleaned to              cleaner-offset-checkpoint
     dirty bytes and ratio   as a cleaner would count them now (log_cleaner_manager); unknown without the last stable
                             offset or the high watermark, and with min.compaction.lag.ms without the current time
-    not cleaned since       kcli-uncleanable-partitions, unless the partition was cleaned since
 
 Settings are those of the topic, else of the node (kcli.inspect.node_defaults), else Kafka's defaults. A log directory does not
 contain what server.properties sets for all topics; therefore a partition with an entry in the cleaner's checkpoint has a row
@@ -286,7 +285,7 @@ def compaction_rows(surveyed: Surveyed, image: MetadataImage | None, now_ms: int
         if directory.state is not DirectoryState.CURRENT or not directory.is_named or directory.topic == METADATA_TOPIC:
             continue
         config = None if log.is_foreign else _settings_of(directory.topic, image, defaults_of(directory.path))
-        if _is_compacted(directory.topic, config) or log.cleaned_offset is not None or log.uncleanable is not None:
+        if _is_compacted(directory.topic, config) or log.cleaned_offset is not None:
             rows.append(_compaction_row(log, config, now_ms))
     return rows
 
@@ -313,7 +312,6 @@ def _settings_of(topic: str, image: MetadataImage | None, defaults: Mapping[str,
 
 def _compaction_row(log: PartitionLog, config: LogConfig | None, now_ms: int | None) -> Row:
     found = _measured(log, config or LogConfig(), now_ms)
-    uncleanable = log.uncleanable
     return {
         **place(log),
         "path": log.directory.path,
@@ -325,9 +323,6 @@ def _compaction_row(log: PartitionLog, config: LogConfig | None, now_ms: int | N
         "dirtyBytes": None if found is None else found.cleanable_bytes,
         "dirtyRatio": None if found is None else round(found.dirty_ratio, 4),
         "minCleanableDirtyRatio": None if config is None else config.min_cleanable_dirty_ratio,
-        "isUncleanable": uncleanable is not None,
-        "uncleanableSince": None if uncleanable is None else uncleanable.time_ms,
-        "uncleanableReason": None if uncleanable is None else uncleanable.reason,
     }
 
 

@@ -10,7 +10,6 @@
                                                         offsetDelta, lastTimestamp
     leader-epoch-checkpoint       leaderEpoch           epoch, startOffset
     *-offset-checkpoint           partitionOffset       topic, partition, offset
-    kcli-uncleanable-partitions   uncleanablePartition  topic, partition, timestamp, dirtyOffset, reason
     partition.metadata            partitionMetadata     version, topicId
     meta.properties               metaProperties        version, clusterId, nodeId, directoryId
     .kafka_cleanshutdown          cleanShutdown         version, brokerEpoch
@@ -142,14 +141,6 @@ def _offset_checkpoint(data: bytes, base_offset: int) -> SmallFile:
     return SmallFile([Entry("partitionOffset", entry._asdict()) for entry in decode_offset_checkpoint(data).entries])
 
 
-def _uncleanable_partitions(data: bytes, base_offset: int) -> SmallFile:
-    from kcli.format.uncleanable_partitions import decode_uncleanable_partitions
-
-    names = ("topic", "partition", "timestamp", "dirtyOffset", "reason")
-    found = decode_uncleanable_partitions(data)
-    return SmallFile([Entry("uncleanablePartition", dict(zip(names, one, strict=True))) for one in found])
-
-
 def _leader_epochs(data: bytes, base_offset: int) -> SmallFile:
     from kcli.format.checkpoint import decode_leader_epochs
 
@@ -211,7 +202,6 @@ _READERS: dict[FileKind, Callable[[bytes, int], SmallFile]] = {
     FileKind.LOG_START_OFFSET_CHECKPOINT: _offset_checkpoint,
     FileKind.REPLICATION_CHECKPOINT: _offset_checkpoint,
     FileKind.CLEANER_CHECKPOINT: _offset_checkpoint,
-    FileKind.UNCLEANABLE_PARTITIONS: _uncleanable_partitions,
     FileKind.PARTITION_METADATA: _partition_metadata,
     FileKind.META_PROPERTIES: _meta_properties,
     FileKind.CLEAN_SHUTDOWN: _clean_shutdown,

@@ -318,11 +318,6 @@ def _section(name: str) -> Callable[[Row], list[Row] | None]:
     return lambda report: report.get(name)
 
 
-def _uncleanable_rows(report: Row) -> list[Row] | None:
-    """Return the rows of partitions that are no longer cleaned, None without any."""
-    return [row for row in report.get("compaction") or () if row["isUncleanable"]] or None
-
-
 def _offsets_of(*, share: bool) -> Callable[[Row], list[Row] | None]:
     """Return a row for each offset of a group, with the group's id; None without groups of that kind."""
 
@@ -342,7 +337,6 @@ _SURVEY: tuple[Column, ...] = (
     ("first record", _time("firstTimestamp")),
     ("largest time", _time("maxTimestamp")),
 )
-_UNCLEANABLE: tuple[Column, ...] = (("not cleaned since", _time("uncleanableSince")), ("reason", _text("uncleanableReason")))
 DIRECTORIES: tuple[Column, ...] = (
     (LOG_DIRECTORY, _text("path")),
     ("node", _text("nodeId")),
@@ -447,15 +441,8 @@ TABLES = (
             ("dirty", _bytes("dirtyBytes")),
             ("ratio", _percent("dirtyRatio")),
             ("cleaned above", _percent("minCleanableDirtyRatio")),
-            *_UNCLEANABLE,
         ),
         False,
-    ),
-    Table(
-        "not cleaned any more",
-        "compaction",
-        _uncleanable_rows,
-        (("partition", _partition), (LOG_DIRECTORY, _log_directory), ("dirty", _bytes("dirtyBytes")), *_UNCLEANABLE),
     ),
     Table(
         "groups",

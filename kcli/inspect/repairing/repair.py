@@ -8,7 +8,6 @@
       log-start-offset-checkpoint             begins at the log's start; deleted records that still exist can be read again
     .kafka_cleanshutdown                      moves it to the quarantine while files change, and back if no records are
                                               missing: with its broker epoch, a broker reports that it has all records
-    kcli-uncleanable-partitions               removes it if it cannot be read; else it stays until a broker starts
     .lock                                     holds the lock while files change, as a broker does
 
 A repair reads all segments from offset 0 on, whatever .kafka_cleanshutdown and the recovery points are. Whether the directory
@@ -56,7 +55,6 @@ from kcli.log.files.log_directory import (
     read_log_directory,
     read_partition,
     read_topic_id,
-    read_uncleanable_partitions,
 )
 from kcli.log.files.quarantine import LostOffsets, Quarantine, checkpoint_digests
 
@@ -240,10 +238,6 @@ class LogDirectoryRepair:
 
     def _remove_unreadable(self, planned: PlannedDisk, remarks: list[Remark]) -> None:
         unreadable = dict(self.root.checkpoints.problems)
-        try:
-            read_uncleanable_partitions(self.disk, self.directory)
-        except FormatError as error:
-            unreadable[self._root(FileKind.UNCLEANABLE_PARTITIONS)] = error.message
         effects = {
             FileKind.LOG_START_OFFSET_CHECKPOINT: "records that were deleted, and are still in a segment, can be read again",
             FileKind.REPLICATION_CHECKPOINT: "no record counts as committed until a broker has run",

@@ -208,9 +208,6 @@ def _check_file(disk: Disk, file: FoundFile, findings: FindingList, *, is_live: 
             findings.add("leftover-temporary", file.path, file.parsed.sentence())
     elif file.kind is FileKind.BOOTSTRAP_CHECKPOINT and file.is_current:
         check_metadata_snapshot(disk, file.path, findings)
-    elif file.kind is FileKind.UNCLEANABLE_PARTITIONS and file.is_current:
-        if not is_live or disk.exists(file.path):
-            check_small_file(disk, file.path, file.kind, findings)
     elif file.kind in PARTITION_KINDS:
         sentence = file.parsed.sentence() if file.parsed.is_regular else _NOT_KAFKAS
         message = f"{sentence}; it is in the root of a log directory, where a broker reads no file of a partition"

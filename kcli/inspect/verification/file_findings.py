@@ -360,13 +360,6 @@ KINDS = (
         "Left for you: copy the snapshot from another controller.",
     ),
     FindingKind(
-        "uncleanable-partitions-corrupt",
-        INFO,
-        "The file kcli-uncleanable-partitions cannot be read.",
-        "It ignores the file.",
-        _REMOVES,
-    ),
-    FindingKind(
         "clean-shutdown-corrupt",
         INFO,
         ".kafka_cleanshutdown has no readable broker epoch.",

@@ -5,7 +5,6 @@ file                                     must be
 *-offset-checkpoint, meta.properties,    readable as Kafka reads it
   leader-epoch-checkpoint, quorum-state,
   partition.metadata
-kcli-uncleanable-partitions              readable as kcli reads it; Kafka does not
 N-E.checkpoint, bootstrap.checkpoint     sound batches, a snapshot header first, a snapshot footer last
 """
 
@@ -26,7 +25,6 @@ from kcli.format.metadata_files import (
     decode_quorum_state,
 )
 from kcli.format.primitives import FormatError
-from kcli.format.uncleanable_partitions import decode_uncleanable_partitions
 from kcli.inspect.verification.facts import SegmentOptions
 from kcli.inspect.verification.findings import FindingList
 from kcli.inspect.verification.segments import SegmentVerifier
@@ -50,7 +48,6 @@ _DECODERS: dict[FileKind, tuple[Callable[[bytes], object], str]] = {
     FileKind.PARTITION_METADATA: (decode_partition_metadata, _PARTITION_METADATA_CORRUPT),
     FileKind.META_PROPERTIES: (decode_meta_properties, _META_PROPERTIES_CORRUPT),
     FileKind.CLEAN_SHUTDOWN: (decode_clean_shutdown, "clean-shutdown-corrupt"),
-    FileKind.UNCLEANABLE_PARTITIONS: (decode_uncleanable_partitions, "uncleanable-partitions-corrupt"),
 }
 
 

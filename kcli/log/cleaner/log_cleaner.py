@@ -159,12 +159,12 @@ class LogCleaner:
             self._end(cleaning)
         except FormatError as error:
             self._end(cleaning)
-            self.manager.mark_uncleanable(log, error.message, now_ms)
+            self.manager.mark_uncleanable(log, error.message)
         except OSError as error:
             self._fail(cleaning, error)
         except Exception as error:  # requests are served, and other logs cleaned, whatever it is
             self._end(cleaning)
-            self.manager.mark_uncleanable(log, fault_line("", error), now_ms)
+            self.manager.mark_uncleanable(log, fault_line("", error))
         else:
             self._delete_replaced(cleaning, now_ms)
             if paths:

@@ -12,8 +12,7 @@
 
 A log is cleaned if its ratio is above min.cleanable.dirty.ratio, or if it is overdue and has dirty bytes. The filthiest log,
 with the largest ratio, is cleaned first. A log in which damage is found, or whose round fails by an error of kcli, is
-uncleanable until the broker is restarted: `kcli-uncleanable-partitions` of each log directory lists such logs with the reason,
-for `kcli describe`.
+uncleanable until the broker is restarted; the broker's log has the reason. As in Kafka, no file lists such logs.
 
 `cleaner-offset-checkpoint` of each log directory has the first dirty offset of each log. It is written after each round, and
 when logs are deleted or moved. If a line is lost or is from a deleted topic of the same name, the cleaner cleans again; no
@@ -28,8 +27,6 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from kcli.format.primitives import INT64_MAX, FormatError
 from kcli.format.record_batch import NO_TIMESTAMP
-from kcli.format.uncleanable_partitions import UncleanablePartition
-from kcli.log.disk.port import parent_path
 from kcli.log.reading.header_reader import HeaderReader
 from kcli.log.report_line import WarningLine
 from kcli.log.time_lookup import largest_timestamp
@@ -195,31 +192,16 @@ class UncleanableTotals(NamedTuple):
     size_bytes: int
 
 
-class UncleanableLog(NamedTuple):
-    """When and why a log became uncleanable, and its first dirty offset."""
-
-    at_ms: int
-    dirty_offset: int
-    reason: str
-
-
 class LogCleanerManager:
     """Chooses the logs of a registry that are cleaned.
 
-    `on_cleaned(log)` is called when the first dirty offset of a log changes, and `on_uncleanable(path, partitions)` when the
-    uncleanable partitions of a log directory change.
+    `on_cleaned(log)` is called when the first dirty offset of a log changes. `uncleanable` has the reason for each such log.
     """
 
-    def __init__(
-        self,
-        registry: LogRegistry,
-        on_cleaned: Callable[[UnifiedLog], None],
-        on_uncleanable: Callable[[str, list[UncleanablePartition]], None],
-    ) -> None:
-        self.uncleanable: dict[UnifiedLog, UncleanableLog] = {}
+    def __init__(self, registry: LogRegistry, on_cleaned: Callable[[UnifiedLog], None]) -> None:
+        self.uncleanable: dict[UnifiedLog, str] = {}
         self.last_run: LastRun | None = None
         self.on_cleaned = on_cleaned
-        self._on_uncleanable = on_uncleanable
         self._registry = registry
         self._candidates: list[UnifiedLog] | None = None  # logs that are still to be checked in this run
         self._filthiest: tuple[float, UnifiedLog, LogToClean] | None = None
@@ -254,7 +236,7 @@ class LogCleanerManager:
         try:
             found = log_to_clean(log, log.cleaned_offset, self._registry.wall.at(now_ms))
         except FormatError as error:
-            self.mark_uncleanable(log, error.message, now_ms)
+            self.mark_uncleanable(log, error.message)
             return
         except OSError as error:
             self._registry.take_offline(log.directory, error)
@@ -292,21 +274,17 @@ class LogCleanerManager:
 
     # ----------------------------------------------------------------------------------------------------- uncleanable
 
-    def mark_uncleanable(self, log: UnifiedLog, why: str, now_ms: int) -> None:
+    def mark_uncleanable(self, log: UnifiedLog, why: str) -> None:
         """Exclude a log from cleaning until the broker starts anew, and report it."""
-        dirty_offset = first_dirty_offset(log, log.cleaned_offset)
-        self.uncleanable[log] = UncleanableLog(self._registry.wall.at(now_ms), dirty_offset, why)
+        self.uncleanable[log] = why
         text = f"{log.directory}: it is not cleaned any more: {why}; `kcli verify {log.directory}` reports what is wrong"
         self._registry.report(WarningLine(text, path=log.directory, topic=log.topic, partition=log.partition, error=why))
-        self._list_uncleanable(parent_path(log.directory))
 
     def remove_deleted(self) -> None:
         """Remove the logs that are out of service from the uncleanable ones."""
         deleted = [log for log in self.uncleanable if not self._registry.is_live(log)]
         for log in deleted:
             del self.uncleanable[log]
-        for path in {parent_path(log.directory): None for log in deleted}:
-            self._list_uncleanable(path)
 
     def uncleanable_by_directory(self, now_ms: int) -> dict[str, UncleanableTotals]:
         """Return totals by log directory, without directories that have none."""
@@ -318,11 +296,3 @@ class LogCleanerManager:
                 size_bytes = before.size_bytes + dirty_bytes(log, self._registry.wall.at(now_ms))
                 found[path] = UncleanableTotals(before.logs + 1, size_bytes)
         return found
-
-    def _list_uncleanable(self, path: str) -> None:
-        partitions = [
-            UncleanablePartition(log.topic, log.partition, *uncleanable)
-            for log, uncleanable in self.uncleanable.items()
-            if self._registry.is_live(log) and parent_path(log.directory) == path
-        ]
-        self._on_uncleanable(path, partitions)

@@ -1,4 +1,4 @@
-"""The small files of a log directory that a broker replaces as a whole while it runs, without waiting for the device.
+"""The offset checkpoints of a log directory, which a broker replaces as a whole while it runs, without waiting for the device.
 
     file                               contents, per partition                          missing or malformed
     ---------------------------------  -----------------------------------------------  ------------------------------
@@ -7,12 +7,10 @@
                                        offset of the first segment
     replication-offset-checkpoint      the high watermark                               the log start offset
     cleaner-offset-checkpoint          the end of the cleaned part of the log           the log start offset
-    kcli-uncleanable-partitions        when and why the cleaner stopped cleaning it     every log is cleaned
 
 Everything in an offset checkpoint can be derived from the logs at some cost. A malformed one is therefore reported and treated
 as empty, as Kafka does with the first two. (With a malformed third file Kafka takes the log directory offline; a leader raises
-the high watermark again by itself.) kcli-uncleanable-partitions is removed at each start, so that the cleaner tries again, and
-is kept at a clean stop for `kcli describe`.
+the high watermark again by itself.)
 
     write                                    effect
     ---------------------------------------  ---------------------------------------------------------------------
@@ -24,13 +22,12 @@ is kept at a clean stop for `kcli describe`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from kcli.format import limits
 from kcli.format.checkpoint import PartitionOffset, decode_offset_checkpoint, encode_offset_checkpoint
 from kcli.format.file_names import FileKind
 from kcli.format.primitives import FormatError
-from kcli.format.uncleanable_partitions import UncleanablePartition, encode_uncleanable_partitions
 from kcli.log.disk.flush_request import FlushRequest, FlushSequence, begin_flushes, replace_file
 from kcli.log.disk.port import Disk, join_path
 from kcli.log.report_line import WarningLine
@@ -38,11 +35,9 @@ from kcli.log.report_line import WarningLine
 TopicPartition = tuple[str, int]
 OnError = Callable[[OSError], None]
 
-_NO_UNCLEANABLE_PARTITIONS = encode_uncleanable_partitions(())
 
-
-class _WholeFile:
-    """The file of one kind in a log directory; `_written` are the bytes that it is known to have."""
+class OffsetCheckpointFile:
+    """One of the four offset checkpoints; `_written` are the bytes that it is known to have."""
 
     __slots__ = ("_disk", "_in_flight", "_next", "_times_written_now", "_written", "path")
 
@@ -53,42 +48,6 @@ class _WholeFile:
         self._in_flight = False
         self._next: bytes | None = None
         self._times_written_now = 0
-
-    def _write(self, data: bytes, on_error: OnError) -> FlushRequest | None:
-        if self._in_flight:
-            self._next = data
-            return None
-        return begin_flushes(self._replace(data, on_error))
-
-    def _replace(self, data: bytes, on_error: OnError) -> FlushSequence[None]:
-        times = self._times_written_now
-        while data != self._written:
-            self._in_flight, self._written = True, None
-            try:
-                yield from replace_file(self._disk, self.path, data, lambda: times == self._times_written_now)
-            except OSError as error:
-                self._in_flight, self._next = False, None
-                on_error(error)
-                return
-            if times != self._times_written_now:
-                return  # `_write_now` has replaced the file, and the temporary one with it
-            self._written = data
-            data, self._next = data if self._next is None else self._next, None
-        self._in_flight = False
-
-    def _write_now(self, data: bytes) -> None:
-        if self._in_flight or data != self._written:
-            self._times_written_now += 1
-            self._in_flight = False
-            self._disk.write_file(self.path, data)
-            self._written = data
-        self._next = None
-
-
-class OffsetCheckpointFile(_WholeFile):
-    """One of the four offset checkpoints."""
-
-    __slots__ = ()
 
     def read(self, report: Callable[[str], None]) -> dict[TopicPartition, int]:
         """Return the offsets; a malformed file is reported and treated as empty. Raises OSError."""
@@ -109,35 +68,37 @@ class OffsetCheckpointFile(_WholeFile):
 
         `on_error` is called if the disk refuses the file.
         """
-        return self._write(_encode(offsets), on_error)
+        data = _encode(offsets)
+        if self._in_flight:
+            self._next = data
+            return None
+        return begin_flushes(self._replace(data, on_error))
 
     def write_now(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Replace the file and wait for the device. Raises OSError."""
-        self._write_now(_encode(offsets))
+        data = _encode(offsets)
+        if self._in_flight or data != self._written:
+            self._times_written_now += 1
+            self._in_flight = False
+            self._disk.write_file(self.path, data)
+            self._written = data
+        self._next = None
 
-
-class UncleanablePartitionsFile(_WholeFile):
-    """The file `kcli-uncleanable-partitions`."""
-
-    __slots__ = ("_wanted",)
-
-    def __init__(self, disk: Disk, directory: str) -> None:
-        super().__init__(disk, directory, FileKind.UNCLEANABLE_PARTITIONS)
-        self._wanted = self._written = _NO_UNCLEANABLE_PARTITIONS  # the same as a missing file
-
-    def remove(self) -> None:
-        """Remove the file of an earlier run. Raises OSError."""
-        if self._disk.exists(self.path):
-            self._disk.remove(self.path)
-
-    def write(self, partitions: Iterable[UncleanablePartition], on_error: OnError) -> FlushRequest | None:
-        """Begin to replace the file; see OffsetCheckpointFile.write."""
-        self._wanted = encode_uncleanable_partitions(partitions)
-        return self._write(self._wanted, on_error)
-
-    def finish(self) -> None:
-        """Complete a write that is in progress and wait for the device. Raises OSError."""
-        self._write_now(self._wanted)
+    def _replace(self, data: bytes, on_error: OnError) -> FlushSequence[None]:
+        times = self._times_written_now
+        while data != self._written:
+            self._in_flight, self._written = True, None
+            try:
+                yield from replace_file(self._disk, self.path, data, lambda: times == self._times_written_now)
+            except OSError as error:
+                self._in_flight, self._next = False, None
+                on_error(error)
+                return
+            if times != self._times_written_now:
+                return  # `write_now` has replaced the file, and the temporary one with it
+            self._written = data
+            data, self._next = data if self._next is None else self._next, None
+        self._in_flight = False
 
 
 def _encode(offsets: Mapping[TopicPartition, int]) -> bytes:

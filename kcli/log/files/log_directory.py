@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from kcli.format import limits
 from kcli.format.file_names import (
@@ -31,9 +31,6 @@ from kcli.format.file_names import (
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.primitives import FormatError
 from kcli.log.disk.port import Disk, base_name, join_path, parent_path
-
-if TYPE_CHECKING:
-    from kcli.format.uncleanable_partitions import UncleanablePartition
 
 _SEGMENT_KINDS = (FileKind.LOG, FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX, FileKind.PRODUCER_SNAPSHOT)
 PARTITION_KINDS = frozenset(
@@ -292,17 +289,6 @@ def read_checkpoints(disk: Disk, log_directory: str) -> Checkpoints:
         read(FileKind.CLEANER_CHECKPOINT),
         problems,
     )
-
-
-def read_uncleanable_partitions(disk: Disk, log_directory: str) -> dict[tuple[str, int], UncleanablePartition]:
-    """Read the partitions that a broker of kcli stopped cleaning; none if the file is missing. Raises FormatError, OSError."""
-    from kcli.format.uncleanable_partitions import decode_uncleanable_partitions
-
-    path = join_path(log_directory, FileKind.UNCLEANABLE_PARTITIONS.value)
-    if not disk.exists(path):
-        return {}
-    found = decode_uncleanable_partitions(disk.read_file(path, limits.MAX_TEXT_FILE_BYTES))
-    return {(one.topic, one.partition): one for one in found}
 
 
 def is_live(disk: Disk, log_directory: str) -> bool:

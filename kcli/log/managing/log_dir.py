@@ -5,7 +5,7 @@
     open                 the directory is made if necessary and locked: `.lock` has a POSIX record lock, as Kafka's, so that
                          kcli and Kafka exclude each other; `.kafka_cleanshutdown` has the broker epoch of a clean stop
     begin_loading        `.kafka_cleanshutdown` is removed first, so that a crash during loading is an unclean stop; then the
-                         offset checkpoints are read; kcli-uncleanable-partitions is removed, so that its logs are tried again
+                         offset checkpoints are read; the kcli-uncleanable-partitions of an earlier kcli is removed
     finish               after a clean stop: the checkpoints are written, then `.kafka_cleanshutdown` if all logs were loaded;
                          the lock is released
     fail                 the directory is offline until the broker restarts; the lock is released
@@ -24,7 +24,7 @@ from kcli.format.metadata_files import CleanShutdown, decode_clean_shutdown, enc
 from kcli.format.primitives import FormatError
 from kcli.log.disk.port import Disk, join_path
 from kcli.log.errors import LogDirLockedError
-from kcli.log.files.checkpoint_files import OffsetCheckpointFile, TopicPartition, UncleanablePartitionsFile
+from kcli.log.files.checkpoint_files import OffsetCheckpointFile, TopicPartition
 
 CLEAN_SHUTDOWN_VERSION = 0
 CHECKPOINT_KINDS = (
@@ -53,7 +53,6 @@ class LogDir:
         "is_loaded",
         "offline_reason",
         "path",
-        "uncleanable",
     )
 
     def __init__(self, disk: Disk, path: str, directory_id: Uuid | None) -> None:
@@ -64,7 +63,6 @@ class LogDir:
         self.clean_broker_epoch: int | None = None
         self.is_loaded = False
         self.checkpoints = {kind: OffsetCheckpointFile(disk, path, kind) for kind in CHECKPOINT_KINDS}
-        self.uncleanable = UncleanablePartitionsFile(disk, path)
         self._disk = disk
         self._clean_path = join_path(path, FileKind.CLEAN_SHUTDOWN.value)
         self._unlock: Callable[[], None] | None = None
@@ -100,7 +98,10 @@ class LogDir:
         if self.had_clean_shutdown:
             self._disk.remove(self._clean_path)
             self._disk.flush_directory(self.path)
-        self.uncleanable.remove()
+        # It states which logs an earlier broker did not clean any more; this start cleans them again.
+        leftover = join_path(self.path, FileKind.UNCLEANABLE_PARTITIONS.value)
+        if self._disk.exists(leftover):
+            self._disk.remove(leftover)
         return {kind: checkpoint.read(report) for kind, checkpoint in self.checkpoints.items()}
 
     def finish(self, broker_epoch: int, offsets: Mapping[FileKind, Mapping[TopicPartition, int]]) -> None:
@@ -108,7 +109,6 @@ class LogDir:
         try:
             for kind, checkpoint in self.checkpoints.items():
                 checkpoint.write_now(offsets[kind])
-            self.uncleanable.finish()
             if self.had_clean_shutdown or self.is_loaded:
                 mark = encode_clean_shutdown(CleanShutdown(CLEAN_SHUTDOWN_VERSION, broker_epoch))
                 self._disk.write_file(self._clean_path, mark)

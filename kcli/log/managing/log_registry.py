@@ -20,8 +20,6 @@ LogCheckpoints writes the checkpoints of the log directories while the broker ru
     replication-offset-checkpoint      its high watermark
     cleaner-offset-checkpoint          its first dirty offset, if it was cleaned
 
-    kcli-uncleanable-partitions        when and why the cleaner stopped cleaning it
-
 A log and its future log are in different directories, so each has its own entry.
 
 LeaderEpochFileWriter writes the leader-epoch-checkpoint files of logs after their appends, so that no append waits for the
@@ -48,7 +46,6 @@ from typing import NamedTuple
 from kcli.format.file_names import DirectoryState, FileKind, partition_directory_name
 from kcli.format.kafka_uuid import UUID_BYTES, Uuid
 from kcli.format.metadata_files import PartitionMetadata, encode_partition_metadata
-from kcli.format.uncleanable_partitions import UncleanablePartition
 from kcli.log.disk.deletion_queue import NEVER_MS, DeletionQueue
 from kcli.log.disk.flush_request import FlushRequest, FlushSequence, begin_flushes, replace_file, write_unflushed
 from kcli.log.disk.port import Disk, LogDisk, join_path, parent_path
@@ -385,15 +382,6 @@ class LogCheckpoints:
     def write_all(self, log_dir: LogDir, kind: FileKind) -> None:
         """Write a checkpoint of a log directory with all its logs."""
         self.write(log_dir, kind, self.offsets_in(log_dir, kind))
-
-    def write_uncleanable(self, log_dir: LogDir, partitions: Iterable[UncleanablePartition]) -> None:
-        """Write kcli-uncleanable-partitions of a log directory."""
-        registry = self._registry
-        if log_dir.is_online:
-            try:
-                registry.queue_flush(log_dir.uncleanable.write(partitions, registry.failing(log_dir.path)))
-            except OSError as error:
-                registry.take_offline(log_dir.path, error)
 
     def write(self, log_dir: LogDir, kind: FileKind, offsets: Mapping[TopicPartition, int]) -> None:
         """Write a checkpoint of a log directory with these offsets."""

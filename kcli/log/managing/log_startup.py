@@ -28,7 +28,7 @@ no log directory is left.
     ---------------------------------------------------------------------------------------------
     close its logs, one in a step: trim the indexes, take a producer snapshot
     flush their unflushed files
-    write the offset checkpoints and kcli-uncleanable-partitions
+    write the offset checkpoints
     write `.kafka_cleanshutdown` with the broker epoch, if all logs of the directory were loaded
     release the lock
 

@@ -84,7 +84,7 @@ kafka_log_logcleaner_max_compaction_delay_secs | gauge |  | Seconds that the mos
 kafka_log_logcleaner_deadthreadcount | gauge |  | Always 0: an error only makes its log uncleanable
 kafka_log_logcleanermanager_max_dirty_percent | gauge |  | The largest dirty percentage of a compacted log at the last scan
 kafka_log_logcleanermanager_time_since_last_run_ms | gauge |  | Milliseconds since the last scan
-kafka_log_logcleanermanager_uncleanable_partitions_count | gauge | logDirectory | Uncleanable logs; `kcli describe` shows why
+kafka_log_logcleanermanager_uncleanable_partitions_count | gauge | logDirectory | Uncleanable logs; the broker's log says why
 kafka_log_logcleanermanager_uncleanable_bytes | gauge | logDirectory | Dirty bytes of uncleanable logs
 kafka_server_sharesessioncache_sharesessionscount | gauge |  | Share sessions
 kafka_server_sharesessioncache_sharepartitionscount | gauge |  | Partitions of all share sessions

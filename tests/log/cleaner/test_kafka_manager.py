@@ -11,7 +11,7 @@ import pytest
 
 from kcli.format.checkpoint import decode_offset_checkpoint
 from kcli.log.cleaner.cleaner import CleaningAbortedError
-from kcli.log.cleaner.log_cleaner_manager import UncleanableLog, first_dirty_offset, log_to_clean
+from kcli.log.cleaner.log_cleaner_manager import first_dirty_offset, log_to_clean
 from kcli.log.unified_log import UnifiedLog
 from tests.log.cleaner.logs import COMPACTED, CompactedLog, PretendedMap
 from tests.log.cleaner.test_log_cleaner import Running, cleaned_offsets
@@ -70,7 +70,7 @@ def test_grab_filthiest_compacted_log_returns_log_with_dirtiest_ratio(running: R
 def test_grab_filthiest_compacted_log_ignores_uncleanable_partitions(running: Running) -> None:
     """An uncleanable log is not checked, however filthy it is."""
     logs = [filthy(running, partition, batches, 20) for partition, batches in enumerate((20, 25, 30))]
-    running.manager.cleaner.manager.uncleanable[logs[2]] = UncleanableLog(NOW_MS, 0, "damaged")
+    running.manager.cleaner.manager.uncleanable[logs[2]] = "damaged"
     order = cleaned(running)
     running.until(NOW_MS + 500)
     assert order == [1]
@@ -84,7 +84,7 @@ def order_during_a_round(running: Running, *uncleanable: int) -> list[int]:
         running.step()
     logs = {0: filthy(running, 0, 26, 20), 1: filthy(running, 1, 30, 20)}
     for partition in uncleanable:
-        running.manager.cleaner.manager.uncleanable[logs[partition]] = UncleanableLog(NOW_MS, 0, "damaged")
+        running.manager.cleaner.manager.uncleanable[logs[partition]] = "damaged"
     order = cleaned(running)
     while 2 not in order:
         running.step()
@@ -252,7 +252,7 @@ def test_logs_with_segments_to_delete_without_uncleanable_partitions(running: Ru
     """An uncleanable log stays complete: neither retention nor a new log start takes segments of it."""
     policy = frozenset(("compact", "delete"))
     logs = [filthy(running, partition, 30, 30, cleanup_policy=policy, retention_ms=1) for partition in (0, 1)]
-    running.manager.cleaner.manager.uncleanable[logs[1]] = UncleanableLog(NOW_MS, 0, "damaged")
+    running.manager.cleaner.manager.uncleanable[logs[1]] = "damaged"
     logs[1].maybe_increment_log_start_offset(12)
     running.until(NOW_MS + running.manager.settings.initial_task_delay_ms + 1000)
     assert [log.base_offsets for log in logs] == [(30,), (0, 1, 6, 11, 16, 21, 26, 30)]

@@ -142,8 +142,8 @@ def test_a_damaged_batch_makes_a_log_uncleanable_and_is_reported_once(node: Node
     data[70] ^= 1
     path.write_bytes(data)
     running.until(NOW_MS + 1000)
-    (uncleanable,) = running.manager.cleaner.manager.uncleanable.values()
-    assert "wrong CRC" in uncleanable.reason
+    (reason,) = running.manager.cleaner.manager.uncleanable.values()
+    assert f"{path}: the batch at byte 0 has a wrong CRC" in reason
     assert [line for line in node.reports if "not cleaned any more" in line] == node.reports
     assert len(node.reports) == 1
     assert other.cleaned_offset is not None and log.cleaned_offset is None
