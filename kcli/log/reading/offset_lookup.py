@@ -16,6 +16,9 @@ An index is only a hint: each entry that is used is checked against the batch at
 
 An index is not used at all if it is missing, unsorted, points beyond its segment or fails that check.
 
+The CRC does not cover the base offset of a batch. If a batch states offsets that its segment cannot have, below the one in the
+name or more than INT32_MAX after it, they are wrong: they neither are the end of the log nor contradict the batch before.
+
 A lookup reads the bytes that its segment has at the construction, or up to `end_position`, even if a broker appends
 concurrently: offsets and positions from one lookup are consistent.
 """
@@ -25,16 +28,20 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format import limits
 from kcli.format.index_entries import OffsetIndex, TimeIndex
-from kcli.format.primitives import INT64_MAX, CorruptRecordError
+from kcli.format.primitives import INT32_MAX, INT64_MAX, CorruptRecordError
 from kcli.log.disk.port import Disk
 from kcli.log.files.log_directory import Segment
 from kcli.log.reading.batch_search import least_offset
 from kcli.log.reading.header_reader import HeaderReader
 from kcli.log.reading.segment_reader import ZEROS, LogBatch, SegmentReader
+
+if TYPE_CHECKING:
+    from kcli.format.legacy_message_set import LegacyBatch
+    from kcli.format.record_batch import RecordBatch
 
 # The end of a segment is found by reading the batches after the last index entry; above this size by their headers alone.
 MAX_PROVEN_BYTES = 16 * 1024 * 1024
@@ -202,6 +209,8 @@ class OffsetLookup:
         headers = HeaderReader(self.reader.file, start, self.reader.end_position())
         offset, last = self.segment.base_offset, None
         for header in headers.headers():
+            if not self._may_have(header):
+                return None
             if last is not None and header.base_offset > last.last_offset:
                 offset = max(offset, last.last_offset + 1)
             last = header
@@ -217,17 +226,24 @@ class OffsetLookup:
         for found in self.reader.batches(start):
             is_damaged = isinstance(found, LogBatch) and not found.is_valid and found.end_position == size
             if isinstance(found, LogBatch) and found.is_valid:
-                # As in end_of_offset.
-                offset = max(offset, last_offset + 1) if found.header.base_offset > last_offset else offset
-                position, last_offset, is_torn = found.end_position, found.header.last_offset, False
+                position, is_torn = found.end_position, False
+                if self._may_have(found.header):
+                    # As in end_of_offset.
+                    offset = max(offset, last_offset + 1) if found.header.base_offset > last_offset else offset
+                    last_offset = found.header.last_offset
             else:
                 is_torn |= isinstance(found, LogBatch) or found.kind != ZEROS
-        if start and not position:
+        if start and last_offset < 0:
             return None
         offset = max(offset, last_offset + 1)
         if counts_damaged and is_damaged:
             return SegmentEnd(offset + 1, size, size, is_torn=False)
         return SegmentEnd(offset, position, size, is_torn)
+
+    def _may_have(self, header: RecordBatch | LegacyBatch) -> bool:
+        """Return True if the segment may have the offsets of a batch, by its name."""
+        base = self.segment.base_offset
+        return base <= header.base_offset <= header.last_offset <= base + INT32_MAX
 
     def _earlier(self, position: int) -> int:
         """Return the byte of an earlier index entry, about twice as far from the end of the segment; 0 if there is none."""
