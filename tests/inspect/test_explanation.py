@@ -131,6 +131,18 @@ def test_a_segment_whose_offsets_overflow_its_name_is_split(tmp_path: Path, beyo
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("bit", [31, 34, 44, 62, 63])
+def test_an_only_batch_whose_offset_overflows_its_name_gets_the_offset_of_the_name(tmp_path: Path, bit: int) -> None:
+    """One bit is wrong, and no other file names the offset: a split would keep the wrong one, as an end that never was."""
+    path = partition(tmp_path, "t-0", [batch(898, 5)], epochs=())
+    for name in ("index", "timeindex"):
+        (path / f"{898:020d}.{name}").write_bytes(b"")
+    root_files(tmp_path, clean=False, recovery_point={}, replication={})
+    patch(path / f"{898:020d}.log", 0, struct.pack(">Q", 898 ^ 1 << bit))
+    plan, _ = repair(tmp_path)
+    assert (plan.log_end_offset, holes(plan), segments(tmp_path)) == (903, [], {898: [898]})
+
+
 @pytest.mark.parametrize("wrong", [0, 1, 4, 6, 1 << 30])
 @pytest.mark.parametrize("index", [0, 1])
 def test_a_wrong_leader_epoch_spreads_to_no_other_batch(tmp_path: Path, wrong: int, index: int) -> None:

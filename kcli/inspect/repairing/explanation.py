@@ -337,8 +337,9 @@ class OffsetExplanation:
         if index not in self._copies and batches.magic[index] == MAGIC and not is_fixed:
             for first in before:
                 exact = first + size in behind
-                # The name alone does not show the offset of a segment's first batch: the segment may have been renamed.
-                if index or exact or segment.is_continued:
+                # The name alone does not show the offset of a segment's first batch: the segment may have been renamed. But
+                # an offset that is negative or overflows the name is wrong itself.
+                if index or exact or segment.is_continued or not 0 <= stated <= first + INT32_MAX:
                     self._add(values, stated, first, exact=exact, is_last=index == len(batches) - 1)
             for end in behind:
                 self._add(values, stated, end - size, exact=end - size in before, is_last=False)
