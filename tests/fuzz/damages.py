@@ -161,12 +161,27 @@ def flip_length(scene: Scene, rng: random.Random) -> str:
 def flip_base_offset(scene: Scene, rng: random.Random) -> str:
     """One bit of a batch's base offset is flipped, which no CRC covers.
 
-    Not of a partition's last batch: an offset further on may be true there, as far as the log itself can say.
+    Not of a partition's last batch: an offset further on may be true there, as far as the log itself can say
+    (`flip_last_base_offset`).
     """
     place = _draw_place(scene, rng)
     if place.batch.base_offset == max(one.batch.base_offset for one in places(place.partition)):
         raise NotApplicableError("nothing follows the batch that would show its offset to be wrong")
     return _flip_in(place, 0, 8, rng)
+
+
+def flip_last_base_offset(scene: Scene, rng: random.Random) -> tuple[str, bool]:
+    """One bit of the base offset of a partition's last batch is flipped -> what, and whether the segment may have the offset.
+
+    It is not in KINDS: nothing follows the batch, so that an offset further on may be believed.
+    """
+    last = [max(found, key=lambda place: place.batch.base_offset) for one in scene.partitions if (found := places(one))]
+    if not last:
+        raise NotApplicableError("there is no batch")
+    place = rng.choice(last)
+    sentence = _flip_in(place, 0, 8, rng)
+    stated = int.from_bytes(place.log.read_bytes()[place.position : place.position + 8], "big", signed=True)
+    return sentence, 0 <= stated - int(place.log.name[:20]) < 1 << 31
 
 
 @kind(BATCH, 1)

@@ -25,7 +25,7 @@ from tests.damage import NotApplicableError
 from tests.fuzz import outputs
 from tests.fuzz.__main__ import fast_directory, run_seed
 from tests.fuzz.cases import draw_kind, make_case, seeded_case
-from tests.fuzz.damages import KINDS
+from tests.fuzz.damages import BATCH, KINDS, flip_last_base_offset
 from tests.fuzz.directories import DUPLICATE, write_scene
 from tests.fuzz.properties import Before, Checker, tree
 
@@ -54,6 +54,32 @@ def test_every_property_holds(seeds: range) -> None:
         + "\n".join(f"    {one.property}: {one.message}" for one in result.violations)
         for result in failures
     )
+
+
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        pytest.param(range(6)),
+        pytest.param(range(6, 90), marks=pytest.mark.ci),
+        pytest.param(range(90, 900), marks=pytest.mark.slow),
+    ],
+)
+def test_a_wrong_base_offset_of_the_last_batch_costs_no_other_batch(seeds: range) -> None:
+    """No other batch is hidden or removed. An offset that the segment may have is believed, no other is."""
+    failures = []
+    for seed in seeds:
+        with TemporaryDirectory(dir=fast_directory()) as parent:
+            rng = random.Random(seed)
+            scene = write_scene(Path(parent), rng)
+            before = Before.of(scene)
+            try:
+                sentence, is_possible = flip_last_base_offset(scene, rng)
+            except NotApplicableError:
+                continue
+            believed = {"misplaced", "end-too-high"} if is_possible else set()
+            violations = [one for one in Checker(scene, before, [BATCH]).check().violations if one.property not in believed]
+            failures += [f"seed {seed}: {sentence}: {violations}"] if violations else []
+    assert not failures, "\n".join(failures)
 
 
 def check_drawn(rng: random.Random) -> None:
