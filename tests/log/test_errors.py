@@ -16,7 +16,7 @@ def test_codes_are_those_of_the_protocol() -> None:
         and issubclass(found, (LogError, StorageError))
         and found not in (LogError, AppendError, StorageError)
     ]
-    assert len(classes) == 22
+    assert len(classes) == 26
     for found in classes:
         kafka_name, separator, _ = (found.__doc__ or "").partition(":")
         assert separator

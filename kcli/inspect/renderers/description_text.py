@@ -593,7 +593,7 @@ LEFT_COLUMNS = frozenset(
         *("partition", "state", "on nodes", "in sync", "codecs", "other files", "group", "kind", "metadata", "member"),
         *("instance", "client", "host", "assigned", "transactional id", "partitions written to", "hanging", "resource"),
         *("name", "value", "principal", "permission", "operation", "pattern", "user", "mechanism", "entity", "quota"),
-        *("token", "owner", "requester", "renewers", "reason"),
+        *("token", "owner", "requester", "renewers"),
     )
 )
 # The columns that are left out first on a narrow terminal: long ones that are less important than sizes and offsets.
