@@ -14,7 +14,7 @@ import pytest
 from kcli.format.kafka_uuid import Uuid
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.disk.port import LogDisk
-from kcli.log.errors import AllLogDirsOfflineError
+from kcli.log.errors import AllLogDirsOfflineError, PartitionMetadataError
 from kcli.log.file_cache import FileCache
 from kcli.log.loading.recovery_journal import PROGRESS_INTERVAL_MS
 from kcli.log.log_config import LogConfig
@@ -115,7 +115,12 @@ def test_whatever_is_cut_is_said(tmp_path: Path, name: str, has_snapshot: bool) 
             for path in directory.glob(f"{end:020}.snapshot"):
                 path.unlink()
         before = log_bytes(directory)
-        started = start(data, interval_bytes=1024 if topic == "many-segments" else 4096)
+        try:
+            started = start(data, interval_bytes=1024 if topic == "many-segments" else 4096)
+        except PartitionMetadataError:
+            assert kind.startswith("partition_metadata_")
+            assert log_bytes(directory) == before, "a start that is refused changes nothing"
+            continue
         if topic not in started.logs:
             assert any(isinstance(line, WarningLine) and str(data) in line for line in started.lines), kind
             continue
@@ -328,7 +333,7 @@ def test_a_long_recovery_reports_now_and_then(tmp_path: Path) -> None:
     progress = [line for line in lines if " of 6 partitions are recovered, " in line]
     assert 2 <= len(progress) <= slices // 4
     assert f"6 partitions are recovered in {fields_of(lines[-1])['took_ms']} ms" in lines[-1]
-    assert fields_of(lines[-1])["took_ms"] == (slices - 1) * (PROGRESS_INTERVAL_MS // 4)
+    assert fields_of(lines[-1])["took_ms"] == (slices - 2) * (PROGRESS_INTERVAL_MS // 4), "topic ids are read before"
 
 
 def test_files_that_are_rebuilt_have_kafkas_levels(tmp_path: Path) -> None:
