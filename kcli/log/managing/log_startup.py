@@ -132,7 +132,7 @@ class LogStartup:
                 for at, (name, partition) in enumerate(found.items(), 1):
                     if partition.state in _OPENED:
                         path = join_path(log_dir.path, name)
-                        self._topic_ids[path] = self._read_topic_id(path)
+                        self._topic_ids[path] = self._read_topic_id(path, log_dir)
                     if at % _IDS_PER_SLICE == 0:
                         yield
             except OSError as error:
@@ -206,8 +206,8 @@ class LogStartup:
             return None
         return found if found.topic != METADATA_TOPIC and self._disk.is_directory(path) else None
 
-    def _read_topic_id(self, path: str) -> Uuid | None:
-        """Return the topic id in partition.metadata, None if the file is missing, or unreadable and the log without records.
+    def _read_topic_id(self, path: str, log_dir: LogDir) -> Uuid | None:
+        """Return the topic id in partition.metadata, None if the file is missing, or unreadable after a crash or without records.
 
         It is written once, before the first records, and flushed later. Raises PartitionMetadataError, and OSError.
         """
@@ -217,7 +217,7 @@ class LogStartup:
         except FileNotFoundError:
             return None
         except FormatError as error:
-            if not self._has_bytes(path):
+            if not (log_dir.had_clean_shutdown and self._has_bytes(path)):  # a lost power tears what is not flushed yet
                 return None
             raise PartitionMetadataError(
                 f"{at}: {error.message}; without it the topic of these records is not known, and nothing was changed: run "
