@@ -207,7 +207,7 @@ class LogStartup:
         return found if found.topic != METADATA_TOPIC and self._disk.is_directory(path) else None
 
     def _read_topic_id(self, path: str, log_dir: LogDir) -> Uuid | None:
-        """Return the topic id in partition.metadata, None if the file is missing, or unreadable after a crash or without records.
+        """Return the topic id in partition.metadata, None if it is missing, or unreadable after a crash or without records.
 
         It is written once, before the first records, and flushed later. Raises PartitionMetadataError, and OSError.
         """
