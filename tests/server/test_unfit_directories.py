@@ -159,9 +159,15 @@ def with_records(tmp_path: Path) -> Path:
     return data
 
 
+@pytest.mark.parametrize("was_killed", [False, True])
 @pytest.mark.parametrize("content", [b"", bytes(43), b"version: 0\n", b"version: 0\ntopic_id: AAAA", b"\xff\xfe"])
-def test_records_whose_topic_id_cannot_be_read_refuse_the_start(with_records: Path, content: bytes) -> None:
-    """They were renamed to -stray, and an empty partition was served in their place; Kafka does not start either."""
+def test_records_whose_topic_id_cannot_be_read_refuse_the_start(with_records: Path, content: bytes, was_killed: bool) -> None:
+    """They were renamed to -stray, and an empty partition was served in their place; Kafka does not start either.
+
+    After a kill the recovery point shows that the log was flushed, and the file with it.
+    """
+    if was_killed:
+        (with_records / ".kafka_cleanshutdown").unlink()
     path = with_records / "orders-0" / "partition.metadata"
     whole = path.read_bytes()
     path.write_bytes(content)

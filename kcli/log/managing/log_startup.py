@@ -6,7 +6,8 @@
     the same, not placed here by the          renamed to -stray and kept: the topic was deleted or moved while the broker was
     metadata                                  down, or the directory has no partition.metadata
     the same with records, and a partition    the start is refused (PartitionMetadataError), as by Kafka: without its topic id
-    .metadata that cannot be read             the log would be a stray. Without records, it is one
+    .metadata that cannot be read             the log would be a stray. It is one without records, or if no flush of the log
+                                              is known: a lost power tears what was not flushed, and nothing is lost by it
     the same with records, and the metadata   the start is refused (UnknownTopicsError): the metadata log is new, empty or of
     log has no topic of any directory         another cluster. `is_known=None` (--accept-stray) renames them all to -stray
     the same twice, both with records         if the metadata names the directory of one, the other is renamed to -stray: the
@@ -132,7 +133,7 @@ class LogStartup:
                 for at, (name, partition) in enumerate(found.items(), 1):
                     if partition.state in _OPENED:
                         path = join_path(log_dir.path, name)
-                        self._topic_ids[path] = self._read_topic_id(path, log_dir)
+                        self._topic_ids[path] = self._read_topic_id(path, log_dir, partition)
                     if at % _IDS_PER_SLICE == 0:
                         yield
             except OSError as error:
@@ -206,10 +207,11 @@ class LogStartup:
             return None
         return found if found.topic != METADATA_TOPIC and self._disk.is_directory(path) else None
 
-    def _read_topic_id(self, path: str, log_dir: LogDir) -> Uuid | None:
-        """Return the topic id in partition.metadata, None if it is missing, or unreadable after a crash or without records.
+    def _read_topic_id(self, path: str, log_dir: LogDir, found: PartitionDirectoryName) -> Uuid | None:
+        """Return the topic id in partition.metadata, None if it is missing, or unreadable in a log that was never flushed.
 
-        It is written once, before the first records, and flushed later. Raises PartitionMetadataError, and OSError.
+        It is written once, before the first records, and the first flush of the log flushes it, too. Raises
+        PartitionMetadataError, and OSError.
         """
         at = join_path(path, FileKind.PARTITION_METADATA.value)
         try:
@@ -217,7 +219,7 @@ class LogStartup:
         except FileNotFoundError:
             return None
         except FormatError as error:
-            if not (log_dir.had_clean_shutdown and self._has_bytes(path)):  # a lost power tears what is not flushed yet
+            if not self._has_bytes(path) or not self._was_flushed(log_dir, found):
                 return None
             raise PartitionMetadataError(
                 f"{at}: {error.message}; without it the topic of these records is not known, and nothing was changed: run "
@@ -268,6 +270,11 @@ class LogStartup:
         return any(
             file.base_offset or self._disk.size(join_path(path, name)) for name, file in found if file.kind is FileKind.LOG
         )
+
+    def _was_flushed(self, log_dir: LogDir, found: PartitionDirectoryName) -> bool:
+        """Return whether a clean stop or a recovery point shows a flush of the log: then no lost power tears the file."""
+        recovery_points = log_dir.checkpoints[FileKind.RECOVERY_POINT_CHECKPOINT].read(lambda line: None)
+        return log_dir.had_clean_shutdown or recovery_points.get((found.topic, found.partition), 0) > 0
 
     def _logs_of(self, found: PartitionDirectoryName) -> dict[TopicPartition, UnifiedLog]:
         return self._registry.future_logs if found.state is DirectoryState.FUTURE else self._registry.logs
