@@ -121,7 +121,7 @@ class PeerConnection:
 
     @property
     def unready_reason(self) -> str | None:
-        """Why there is no connection although it is needed, or was; None if it is ready, idle or was never made."""
+        """The reason why a connection that is or was needed is missing; None if it is ready, idle or was never made."""
         if self._state in _WAITS:
             return self._end_reason or _WAITS[self._state]
         return self._end_reason if self._failures else None

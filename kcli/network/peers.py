@@ -172,7 +172,7 @@ class Peers:
         return 0 if connection is None else connection.failure_count
 
     def unready_reason(self, destination: PeerNode | PeerAddress, listener: str) -> str | None:
-        """Return why there is no connection to a destination although it is needed; None if there is one."""
+        """Return the reason why a connection that is needed to a destination is missing; None if there is one."""
         connection = self._connections.get((destination, listener))
         return None if connection is None else connection.unready_reason
 

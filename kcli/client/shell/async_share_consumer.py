@@ -57,7 +57,7 @@ class AsyncShareConsumer(ShareConsumerBase):
 
     async def poll(self, timeout: float = 1.0) -> list[ShareRecord]:
         """Return the next records, after at most `timeout` seconds without records an empty list."""
-        self._loop()  # in another process there is no task
+        self._loop()  # raises an error in a forked process, which has no task
         with self._use.used():
             return await self._poll(timeout)
 

@@ -15,7 +15,7 @@ is possible has a cost, and the repair takes the set of damages that explains al
     offsets missing between two batches of which no bytes are         GAP        CLEANED_GAP: the cleaner removes records
       missing, or before the next segment
     a gap of LARGE_GAP or more before the last batch                  GAP_LARGE  0
-    a checkpoint or the name of a snapshot that is no end of the log  LOG_END    the same
+    a checkpoint or snapshot name that is not an end of the log       LOG_END    the same
     an entry of .timeindex that is wrong; of leader-epoch-checkpoint  ENTRY      the same
       for offsets
     an entry of leader-epoch-checkpoint with another leader epoch     1 more than that of the difference
