@@ -156,6 +156,8 @@ def main() -> None:
     tests.add_argument("--strict", action="store_true", help="fail instead of skipping tests, as in CI")
     arguments, rest = parser.parse_known_args()
     os.chdir(ROOT)
+    # Without byte code each of the thousands of processes that the tests start would compile kcli anew.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     ensure_installed(EXTRAS[arguments.command])
     if arguments.command == "demo":
         demo()
