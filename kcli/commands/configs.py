@@ -42,7 +42,9 @@ if TYPE_CHECKING:
     from kcli.client.admin.operation import Operation
 
 USAGE = ACTION_USAGE
-DESCRIPTION = "Shows and changes the configurations of topics, brokers, groups and client metrics of a running cluster."
+DESCRIPTION = (
+    "Shows and changes the configurations of topics, brokers and loggers, groups and client metrics of a running cluster."
+)
 EPILOG = action_epilog("configs")
 
 # The option of the short form, the words of --entity-type, the name of the resource type.

@@ -2,6 +2,7 @@
 
     kind         level  for
     -----------  -----  ---------------------------------------------------------------------------------------------
+    DebugLine    DEBUG  one event of many, for a search: a request of a client
     str, Line    INFO   normal operation
     WarningLine  WARN   an operator may have to act: a log was truncated, a connection was closed
     FailureLine  ERROR  an operator has to act: a disk has failed, kcli has a bug
@@ -33,6 +34,12 @@ class Line(str):
         line = super().__new__(cls, text)
         line.fields = fields
         return line
+
+
+class DebugLine(Line):
+    """A line of level DEBUG."""
+
+    __slots__ = ()
 
 
 class WarningLine(Line):

@@ -41,7 +41,7 @@ from kcli.server.controller.formatting import (
 )
 from kcli.server.events import Effect
 from kcli.server.features import initial_features
-from kcli.server.log_lines import Line
+from kcli.server.log_lines import LOG, NETWORK, SERVER, Line, Loggers
 from kcli.server.node import Node
 from kcli.server.outstanding import Computations, Flushes
 from kcli.server.scheduler import Scheduler
@@ -236,7 +236,7 @@ def build_node(
     disk: LogDisk,
     rng: Random,
     now_ms: int,
-    log: Log,
+    loggers: Loggers,
     max_open_files: int = 256,
     bound: BoundAddresses = NOT_BOUND,
     wall: WallTime | None = None,
@@ -250,7 +250,7 @@ def build_node(
     """
     from kcli.server.controller.controller_server import ControllerServer
 
-    identity = identify(config, disk, rng, now_ms, log, bound)
+    identity = identify(config, disk, rng, now_ms, loggers[SERVER], bound)
     effects: list[Effect] = []
     timer, flushes, computations = Timer(now_ms, wall), Flushes(effects), Computations(effects)
     scheduler, files = Scheduler(timer, flushes.flush), FileCache(disk, max_open_files)
@@ -260,23 +260,23 @@ def build_node(
         if broker is not None:
             broker.moves.caught_up(topic, partition, now_ms)
 
-    log_manager = _make_log_manager(config, identity, disk, files, rng, timer, log, caught_up)
+    log_manager = _make_log_manager(config, identity, disk, files, rng, timer, loggers[LOG], caught_up)
 
     def end(error: OSError, now_ms: int) -> None:
         """End the node at its next step: without its metadata log it cannot decide anything any more."""
         timer.schedule(now_ms, partial(_raise, error))
 
     controller = ControllerServer(
-        config, identity.cluster_id, identity.directory_ids, disk, files, rng, timer, flushes, scheduler, log, end, bound
+        config, identity.cluster_id, identity.directory_ids, disk, files, rng, timer, flushes, scheduler, loggers, end, bound
     )
     client_id, addresses = f"broker-{config.node_id}", ClusterAddresses(controller)
-    peers = Peers(config.node_id, client_id, effects, timer, rng, addresses, _peer_settings(config), log)
+    peers = Peers(config.node_id, client_id, effects, timer, rng, addresses, _peer_settings(config), loggers[NETWORK])
     names = config.controller_listener_names  # also of a node that binds none of them: its broker sends requests to itself
     broker = None
     if config.is_broker:
         times = ChannelTimes(config.get_int("controller.socket.timeout.ms"), config.get_int("request.timeout.ms"))
         channel = NodeToControllerChannelManager(peers, effects, lambda: controller.leader_id, names[0], times)
-        parts = NodeParts(disk, rng, timer, effects, flushes, computations, scheduler, peers, log)
+        parts = NodeParts(disk, rng, timer, effects, flushes, computations, scheduler, peers, loggers)
         broker = Broker(
             config, identity.cluster_id, parts, log_manager, controller, channel, bound, accepts_stray=accepts_stray
         )

@@ -18,6 +18,7 @@ from random import Random
 from kcli.log.cleaner.log_cleaner import CleanerTotals
 from kcli.log.wall_time import WallTime
 from kcli.server.config.loading import configure
+from kcli.server.log_lines import Loggers
 from kcli.server.node import Node
 from kcli.server.node_builder import build_node
 from kcli.simulator.curator import cleaner_settings
@@ -57,7 +58,7 @@ class NodeMaker:
 
     def __call__(self, disk: SimulatedDisk, rng: Random, now_ms: int, log: Callable[[str], None], wall: WallTime) -> Node:
         """Create a node, which the machine starts; `log` gets its log lines."""
-        node = build_node(self._config, disk, rng, now_ms, log, self._max_open_files, wall=wall)
+        node = build_node(self._config, disk, rng, now_ms, Loggers(log), self._max_open_files, wall=wall)
         if node.broker is not None:
             self._totals.append(node.broker.log_manager.cleaner.totals)
         return node

@@ -30,6 +30,7 @@ from kcli.server.config.dynamic_config import DynamicConfig
 from kcli.server.config.loading import configure
 from kcli.server.config.request_errors import ConfigRequestError
 from kcli.server.config.topic_config import check_topic_config
+from kcli.server.log_lines import Loggers
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import CONFIG_RESOURCE_TYPES, ConfigResource
 from tests.oracle.brokers import new_broker
@@ -52,6 +53,7 @@ class Answers:
         config = configure(properties.encode("latin-1"), "server.properties", serving=False)
         self.image = MetadataImage()
         self.dynamic = DynamicConfig(config)
+        self.loggers = Loggers(lambda line: None)
         self._apply(record("RegisterBrokerRecord", broker_id=1))
         self._apply(record("FeatureLevelRecord", name="eligible.leader.replicas.version", feature_level=1))
         self._apply(*elr_safety_records(self.image, self.dynamic.current))
@@ -110,7 +112,7 @@ class Answers:
 
     def _describe(self, step: Step) -> Any:
         try:
-            entries = describe(resource_of(step["type"], step["name"]), step["keys"], self.image, self.dynamic)
+            entries = describe(resource_of(step["type"], step["name"]), step["keys"], self.image, self.dynamic, self.loggers)
         except ConfigRequestError as error:
             return {"error": error.code, "configs": []}
         return {"error": 0, "configs": [_plain(entry) for entry in entries]}

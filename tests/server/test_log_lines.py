@@ -10,13 +10,15 @@ from pathlib import Path
 import pytest
 
 from kcli.server.controller.controller_server import ControllerServer
-from kcli.server.log_lines import FailureLine, Line, WarningLine, fault_line, fields_of, level_of
+from kcli.server.log_lines import DebugLine, FailureLine, Line, WarningLine, fault_line, fields_of, level_of
 from kcli.server.shell.log_writer import LogWriter
 from tests.conftest import ROOT
 from tests.server.whole_node import WholeNode
 
 
-@pytest.mark.parametrize(("line", "level"), [("a", "INFO"), (WarningLine("a"), "WARN"), (FailureLine("a"), "ERROR")])
+@pytest.mark.parametrize(
+    ("line", "level"), [("a", "INFO"), (WarningLine("a"), "WARN"), (FailureLine("a"), "ERROR"), (DebugLine("a"), "DEBUG")]
+)
 def test_a_line_is_written_at_its_level(line: str, level: str) -> None:
     written: list[str] = []
     LogWriter("text", written.append, lambda: 0.0)(line)
@@ -64,10 +66,10 @@ def test_fields_of_a_line_are_for_programs_alone(kind: type[Line]) -> None:
 def test_no_field_hides_what_each_line_has() -> None:
     """No caller names a field as JSON's own three are named: time, level, message."""
     sources = [path for path in (ROOT / "kcli").rglob("*.py") if "Line(" in path.read_text()]
-    named = set()
+    named, kinds = set[str | None](), ("Line", "WarningLine", "FailureLine", "DebugLine")
     for path in sources:
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("Line", "WarningLine", "FailureLine"):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in kinds:
                 named |= {keyword.arg for keyword in node.keywords}
     assert {"peer", "listener", "topic", "partition", "path", "error"} <= named
     assert not named & {"time", "level", "message"}

@@ -14,6 +14,7 @@ from kcli.protocol.apis import API_KEYS, API_VERSIONS, METADATA
 from kcli.protocol.framing import encode_request, read_response_header
 from kcli.server.config.loading import load_config
 from kcli.server.events import CloseConnection, Connection, RequestReceived, SendResponse
+from kcli.server.log_lines import Loggers
 from kcli.server.node_builder import build_node
 from tests.server.whole_node import START_MS, WholeNode
 
@@ -37,7 +38,9 @@ def test_a_node_that_is_only_a_controller_is_ready_with_its_log(tmp_path: Path) 
         "node.id=1",
         "controller.quorum.voters=1@127.0.0.1:19093",
     )
-    node = build_node(load_config(None, settings, serving=False), OsDisk(), random.Random(1), START_MS, lambda line: None)
+    node = build_node(
+        load_config(None, settings, serving=False), OsDisk(), random.Random(1), START_MS, Loggers(lambda line: None)
+    )
     assert not node.is_open("CONTROLLER")
     node.start(START_MS)
     assert node.broker is None and node.is_ready and node.is_open("CONTROLLER")

@@ -36,6 +36,7 @@ from kcli.server.events import (
     SendFile,
     SendResponse,
 )
+from kcli.server.log_lines import Loggers
 from kcli.server.loopback import answer_event, request_event
 from kcli.server.node_builder import build_node
 from kcli.server.shell.client_connection import bytes_of
@@ -93,7 +94,7 @@ class WholeNode:
             disk or OsDisk(),
             random.Random(next(_STARTS)),
             self.now_ms,
-            self.lines.append,
+            Loggers(self.lines.append),
             max_open_files,
             wall=self.wall,
             accepts_stray=accepts_stray,

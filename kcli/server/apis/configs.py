@@ -1,4 +1,4 @@
-"""DescribeConfigs and ListConfigResources: configurations, and the names of what can be configured.
+"""DescribeConfigs, ListConfigResources and the loggers of IncrementalAlterConfigs: configurations and what can be configured.
 
     resource of DescribeConfigs       a client needs
     --------------------------------  -----------------------------------
@@ -12,20 +12,25 @@
     0                                 the subscriptions of client metrics; the API was called ListClientMetricsResources
     1                                 the types asked for, or all: TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP
 
-ListConfigResources needs DESCRIBE_CONFIGS on the cluster. An unknown type is answered with UNSUPPORTED_VERSION for the whole.
+The levels of loggers (BROKER_LOGGER) are changed here, with ALTER_CONFIGS on the cluster; all other resources of an
+IncrementalAlterConfigs are forwarded to the controller. ListConfigResources needs DESCRIBE_CONFIGS on the cluster. An unknown
+type is answered with UNSUPPORTED_VERSION for the whole.
 The entries and their sources come from kcli.server.config.describe_configs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
+from kcli.format.primitives import Buffer
 from kcli.protocol import error_codes
+from kcli.protocol.framing import SIZE_BYTES, encode_request, read_response_header
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
 from kcli.server.config.config_results import ENTRY_US, describe_results
 from kcli.server.config.describe_configs import list_config_resources
+from kcli.server.config.logger_levels import alter_loggers, joined_response, without_loggers
 from kcli.server.config.request_errors import ConfigRequestError
 from kcli.server.scheduler import SliceBudget
 from kcli.state.image_records import number_of
@@ -37,13 +42,17 @@ _GUARDS = {
     "GROUP": ("GROUP", error_codes.GROUP_AUTHORIZATION_FAILED),
 }
 _CLIENT_METRICS = 16
+# Sends a frame to the controller and passes its answer on, as NodeToControllerChannelManager.forward does.
+Forward = Callable[[RequestContext, Buffer, Callable[[bytes], None]], None]
 
 
 def handle_describe_configs(context: RequestContext, request: Message) -> None:
     """Answer a DescribeConfigsRequest, in slices if it asks for many resources."""
     response = context.new("DescribeConfigsResponse")
     broker = context.broker
-    entries = describe_results(request, response.results, broker.metadata.image, broker.config, partial(_check_access, context))
+    entries = describe_results(
+        request, response.results, broker.metadata.image, broker.config, broker.loggers, partial(_check_access, context)
+    )
     context.respond_after(_sliced(entries), response)
 
 
@@ -59,6 +68,25 @@ def _check_access(context: RequestContext, resource: ConfigResource) -> None:
         raise ConfigRequestError(
             code, f"{context.connection.principal} may not see the configurations of {resource.type} {resource.name}"
         )
+
+
+def alter_with_loggers(context: RequestContext, request: Message, forward: Forward) -> None:
+    """Answer an IncrementalAlterConfigsRequest that names loggers; `forward` sends its other resources to the controller."""
+    broker = context.broker
+    is_allowed = context.is_allowed("ALTER_CONFIGS", "CLUSTER")
+    of_loggers, others = alter_loggers(request, broker.node_id, broker.loggers, is_allowed=is_allowed), without_loggers(request)
+    if not others.resources:
+        context.respond(joined_response(of_loggers))
+        return
+    api, version = context.api, context.version
+
+    def answered(data: bytes) -> None:
+        _, position = read_response_header(data, api, version)
+        response, _ = api.response.decode(data, version, position)
+        context.respond(joined_response(of_loggers, response.responses, response.throttle_time_ms))
+
+    frame = encode_request(context.correlation_id, api, version, context.client_id or "", others)
+    forward(context, frame[SIZE_BYTES:], answered)
 
 
 def handle_list_config_resources(context: RequestContext, request: Message) -> Message:

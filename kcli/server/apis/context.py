@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from kcli.server.coordinator.group.group_coordinator import GroupCoordinator
     from kcli.server.coordinator.share.share_coordinator import ShareCoordinator
     from kcli.server.coordinator.transaction.transaction_coordinator import TransactionCoordinator
+    from kcli.server.log_lines import Loggers
     from kcli.server.metadata_cache import MetadataCache
     from kcli.server.metrics.broker_metrics import BrokerMetrics
     from kcli.server.metrics.client_metrics import ClientMetricsManager
@@ -62,6 +63,7 @@ class BrokerParts(NamedTuple):
     scheduler: Scheduler
     timer: Timer
     disk: LogDisk
+    loggers: Loggers
 
 
 class Responder(Protocol):

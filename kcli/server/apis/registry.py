@@ -79,7 +79,7 @@ HANDLERS: dict[int, tuple[str, str]] = {
 }
 # Served by objects of the broker.
 BROKER_OBJECTS = frozenset((apis.PRODUCE, apis.FETCH))
-# Forwarded to the controller. AlterConfigs of a broker's loggers would be handled by the broker; it has none.
+# Forwarded to the controller; of an IncrementalAlterConfigs what is not about loggers.
 FORWARDED = frozenset(
     (
         apis.CREATE_TOPICS,

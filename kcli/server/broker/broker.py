@@ -54,6 +54,7 @@ from kcli.server.coordinator.share.share_coordinator import SHARE_STATE_TOPIC, S
 from kcli.server.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from kcli.server.events import Connection, Effect
 from kcli.server.features import supported_features
+from kcli.server.log_lines import BROKER, GROUPS, REPLICATION, SHARE, TRANSACTIONS, Loggers
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.metrics.broker_metrics import BrokerMetrics
 from kcli.server.metrics.client_metrics import ClientMetricsManager
@@ -70,7 +71,7 @@ from kcli.state.metadata_values import SECURITY_PROTOCOLS
 
 
 class NodeParts(NamedTuple):
-    """What all cores of a node share. `effects` is the node's list of effects, `report` writes a line of the node's log."""
+    """What all cores of a node share. `effects` is the node's list of effects, `loggers` write the node's log."""
 
     disk: LogDisk
     rng: Random
@@ -80,7 +81,7 @@ class NodeParts(NamedTuple):
     computations: Computations
     scheduler: Scheduler
     peers: Peers
-    report: Callable[[str], None]
+    loggers: Loggers
 
 
 class Broker:
@@ -98,24 +99,27 @@ class Broker:
         *,
         accepts_stray: bool = False,
     ) -> None:
-        disk, rng, timer, effects, flushes, computations, scheduler, peers, report = node
-        self.config = DynamicConfig(config, report)
+        disk, rng, timer, effects, flushes, computations, scheduler, peers, loggers = node
+        self.config = DynamicConfig(config, loggers[BROKER])
         self.node_id = config.node_id
         self.cluster_id = cluster_id
         self.timer = timer
         self.rng = rng
         self.log_manager = log_manager
-        self.report = report
+        self.report = loggers[BROKER]
+        self._loggers = loggers
         self.metadata = MetadataCache()
         self.metrics = BrokerMetrics()
         self.client_metrics = ClientMetricsManager(rng)
         self.computations = computations
         self.scheduler = scheduler
         self.topic_configs = TopicConfigs(self.config, self.metadata)
-        self.replica_manager = ReplicaManager(self.node_id, self.metadata, log_manager, timer, flushes, report)
+        self.replica_manager = ReplicaManager(self.node_id, self.metadata, log_manager, timer, flushes, loggers[REPLICATION])
         self.controller = controller
-        self.topic_creation = AutoTopicCreationManager(self.config, self.controller, timer, report)
-        self.share_coordinator = ShareCoordinator(self.config, self.metadata, self.replica_manager, timer, scheduler, report)
+        self.topic_creation = AutoTopicCreationManager(self.config, self.controller, timer, self.report)
+        self.share_coordinator = ShareCoordinator(
+            self.config, self.metadata, self.replica_manager, timer, scheduler, loggers[SHARE]
+        )
         self.share_persister = DefaultStatePersister(
             self.config, self._share_coordinator_of, peers, config.inter_broker_listener_name, timer
         )
@@ -126,14 +130,14 @@ class Broker:
         self.share_partitions = self._make_share_partitions(peers, disk)
         self._bound = bound
         self.assignments = AssignmentsManager(self.node_id, self.lifecycle, self.controller, timer)
-        self.moves = ReplicaMoves(self.replica_manager, self.metadata, self.assignments, report)
+        self.moves = ReplicaMoves(self.replica_manager, self.metadata, self.assignments, self.report)
         self.publisher = self._make_publisher()
         self._startup = BrokerStartup(self, metadata_log, accepts_stray=accepts_stray)
         self.parts = self._make_parts(disk, peers, flushes)
         self.fetch = FetchHandler(self.parts, rng)
         self.produce = ProduceHandler(self.parts, self.topic_configs, timer, effects)
         handlers = {PRODUCE: self.produce.handle, FETCH: self.fetch.handle}
-        self.router = RequestRouter(self.parts, handlers, self.controller, effects, report)
+        self.router = RequestRouter(self.parts, handlers, self.controller, effects, loggers)
 
     def _share_coordinator_of(self, key: ShareKey) -> int | None:
         """Return the broker that coordinates a share partition; if the topic of the states does not exist, it is requested."""
@@ -155,7 +159,7 @@ class Broker:
             self.rng,
             self.computations,
             disk,
-            self.report,
+            self._loggers[REPLICATION],
         )
         return SharePartitionManager(
             self.config,
@@ -179,7 +183,7 @@ class Broker:
             self.share_persister,
             peers,
             self.config.static.inter_broker_listener_name,
-            self.report,
+            self._loggers[GROUPS],
         )
 
     def _make_transactions(self, peers: Peers) -> TransactionCoordinator:
@@ -192,7 +196,7 @@ class Broker:
             self.config.static.inter_broker_listener_name,
             self.timer,
             self.scheduler,
-            self.report,
+            self._loggers[TRANSACTIONS],
         )
 
     def _make_publisher(self) -> MetadataPublisher:
@@ -232,6 +236,7 @@ class Broker:
             scheduler=Scheduler(self.timer, flushes.flush),  # of requests alone: it closes before the broker's own work ends
             timer=self.timer,
             disk=disk,
+            loggers=self._loggers,
         )
 
     @property

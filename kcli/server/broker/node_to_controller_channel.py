@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from kcli.format.primitives import Buffer
 from kcli.network.events import NodeRole, PeerNode
 from kcli.network.exponential_backoff import ExponentialBackoff
 from kcli.network.peer_request import Answer, PeerFailure
@@ -65,17 +66,23 @@ class NodeToControllerChannelManager:
         deadline_ms = self._peers.timer.clock_ms + self._times.socket_timeout_ms
         self._peers.send(self._controller(), self._listener, api_key, message, answered, deadline_ms)
 
-    def forward(self, context: RequestContext, frame: memoryview) -> None:
-        """Send a client's request in an Envelope, and the answer to the client."""
+    def forward(self, context: RequestContext, frame: Buffer, answered: Callable[[bytes], None] | None = None) -> None:
+        """Send a client's request in an Envelope, and the answer to the client, or to `answered` in its place."""
         connection = context.connection
         envelope = API_KEYS[ENVELOPE].request.new(
             request_data=bytes(frame),
             request_principal=encode_principal(connection.principal),
             client_host_address=pack_host(connection.client_host or "127.0.0.1"),
         )
-        self._forward(context, envelope, 0, context.now_ms + self._times.request_timeout_ms)
 
-    def _forward(self, context: RequestContext, envelope: Message, failures: int, deadline_ms: int) -> None:
+        def to_client(data: bytes) -> None:
+            self._effects.append(SendResponse(connection, len(data).to_bytes(4, "big") + data))
+
+        self._forward(context, envelope, answered or to_client, 0, context.now_ms + self._times.request_timeout_ms)
+
+    def _forward(
+        self, context: RequestContext, envelope: Message, done: Callable[[bytes], None], failures: int, deadline_ms: int
+    ) -> None:
         controller = self._controller()
 
         def answered(answer: Answer, now_ms: int) -> None:
@@ -83,15 +90,14 @@ class NodeToControllerChannelManager:
                 # A request that this node's own controller closes would be closed again.
                 may_retry = not self._peers.is_self(controller)
             elif answer.error_code == error_codes.NONE and answer.response_data is not None:
-                data = answer.response_data
-                self._effects.append(SendResponse(context.connection, len(data).to_bytes(4, "big") + data))
+                done(answer.response_data)
                 return
             else:
                 may_retry = answer.error_code == error_codes.NOT_CONTROLLER
             retry_at_ms = now_ms + self._backoff.delay_ms(failures, self._peers.rng) if may_retry else deadline_ms
             if retry_at_ms < deadline_ms and not context.connection.is_closed:
                 self._peers.timer.schedule(
-                    retry_at_ms, lambda now_ms: self._forward(context, envelope, failures + 1, deadline_ms)
+                    retry_at_ms, lambda now_ms: self._forward(context, envelope, done, failures + 1, deadline_ms)
                 )
                 return
             reason = f"no controller answered its {context.api.name}"

@@ -14,10 +14,10 @@ a produce with acks=0                               no answer; an error closes t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from kcli.protocol import error_codes
-from kcli.protocol.apis import API_KEYS, API_VERSIONS, FETCH, SHARE_FETCH, Api
+from kcli.protocol.apis import API_KEYS, API_VERSIONS, FETCH, INCREMENTAL_ALTER_CONFIGS, SHARE_FETCH, Api
 from kcli.protocol.framing import encode_response, encode_response_parts, read_request_header
 from kcli.protocol.message import Message
 from kcli.protocol.message_errors import MessageError
@@ -35,7 +35,7 @@ from kcli.server.events import (
     SendFile,
     SendResponse,
 )
-from kcli.server.log_lines import fault_line
+from kcli.server.log_lines import BROKER, REQUESTS, DebugLine, Loggers, fault_line
 
 # Their answers have regions of files.
 _WITH_RECORDS = frozenset((FETCH, SHARE_FETCH))
@@ -45,7 +45,7 @@ class RequestRouter:
     """Passes clients' requests to their handlers.
 
     `handlers` has those that are objects with a state; the others are loaded when their first request comes. `effects` is the
-    node's list of effects, `report` writes a line of its log.
+    node's list of effects, `loggers` write its log.
     """
 
     def __init__(
@@ -54,14 +54,15 @@ class RequestRouter:
         handlers: Mapping[int, Handler],
         controller: NodeToControllerChannelManager,
         effects: list[Effect],
-        report: Callable[[str], None],
+        loggers: Loggers,
     ) -> None:
         self._parts = parts
         self._metrics = parts.metrics
         self._handlers = dict(handlers)
         self._controller = controller
         self._effects = effects
-        self._report = report
+        self._report = loggers[BROKER]
+        self._requests = loggers[REQUESTS]
         self._has_unstable_versions = parts.config.get_bool("unstable.api.versions.enable")
         self.is_open = True
 
@@ -93,12 +94,32 @@ class RequestRouter:
             self._effects.append(CloseConnection(connection, f"its {api.name} caused a fault"))
             return
         self._metrics.request(key, version)
+        if self._requests.is_debug:
+            self._log_request(api, version, correlation_id, client_id, connection)
         context = RequestContext(self._parts, self, connection, api, version, correlation_id, client_id, now_ms)
         if key in FORWARDED:
             # It is forwarded as it came. It was decoded so that a malformed request is refused here, with a reason.
+            if key == INCREMENTAL_ALTER_CONFIGS and self._alters_loggers(context, request):
+                return
             self._controller.forward(context, frame)
         else:
             self._serve(context, request)
+
+    def _alters_loggers(self, context: RequestContext, request: Message) -> bool:
+        """Serve an IncrementalAlterConfigs that names loggers and return True; its other resources are forwarded."""
+        from kcli.server.config.logger_levels import names_loggers  # a request that is seldom sent
+
+        if names_loggers(request):
+            from kcli.server.apis.configs import alter_with_loggers
+
+            alter_with_loggers(context, request, self._controller.forward)
+            return True
+        return False
+
+    def _log_request(self, api: Api, version: int, correlation_id: int, client_id: str | None, connection: Connection) -> None:
+        host, listener = connection.client_host, connection.listener
+        text = f"{api.name} v{version} from {host} on {listener}, client id {client_id}, correlation id {correlation_id}"
+        self._requests(DebugLine(text, api=api.name, version=version, host=host, listener=listener, client_id=client_id))
 
     def _serve(self, context: RequestContext, request: Message) -> None:
         key = context.api.key

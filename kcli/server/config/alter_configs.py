@@ -69,6 +69,15 @@ def resource_of(type_number: int, name: str) -> ConfigResource:
 
 def preprocess(resource: ConfigResource, operations: Sequence[Operation], image: MetadataImage, dynamic: DynamicConfig) -> None:
     """Check an IncrementalAlterConfigs of one resource before it is forwarded. Raises ConfigRequestError."""
+    check_operations(operations)
+    if resource.type == "BROKER":
+        _check_broker_name(resource, dynamic.node_id)
+        current = image.configs.get(resource, {})
+        _check_broker_layer(resource, _apply(current, _changes(resource, operations, current)), dynamic)
+
+
+def check_operations(operations: Sequence[Operation]) -> None:
+    """Check what holds for resources of every type. Raises ConfigRequestError."""
     names = [operation.name for operation in operations]
     if len(set(names)) < len(names):
         raise invalid_request(f"a key is named twice in {', '.join(names)}")
@@ -77,10 +86,6 @@ def preprocess(resource: ConfigResource, operations: Sequence[Operation], image:
             raise invalid_request(f"operation {operation} for {name} is unknown")
         if value is None and operation != DELETE:
             raise invalid_request(f"the value of {name} is null, which only DELETE allows")
-    if resource.type == "BROKER":
-        _check_broker_name(resource, dynamic.node_id)
-        current = image.configs.get(resource, {})
-        _check_broker_layer(resource, _apply(current, _changes(resource, operations, current)), dynamic)
 
 
 def preprocess_replacement(resource: ConfigResource, configs: Mapping[str, str | None], dynamic: DynamicConfig) -> None:

@@ -14,6 +14,7 @@ from kcli.protocol.message import Message
 from kcli.server.config.describe_configs import ConfigEntry, describe
 from kcli.server.config.dynamic_config import DynamicConfig
 from kcli.server.config.request_errors import ConfigRequestError
+from kcli.server.log_lines import Loggers
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import CONFIG_RESOURCE_TYPES, ConfigResource
 
@@ -26,6 +27,7 @@ def describe_results(
     results: list[Message],
     image: MetadataImage,
     dynamic: DynamicConfig,
+    loggers: Loggers,
     check_access: Callable[[ConfigResource], None],
 ) -> Iterator[None]:
     """Add the results of a request to `results`; a step is an entry. `check_access` raises ConfigRequestError."""
@@ -43,7 +45,7 @@ def describe_results(
         try:
             check_access(resource)
             # An empty list of names means all, as in Kafka.
-            for entry in describe(resource, item.configuration_keys or None, image, dynamic):
+            for entry in describe(resource, item.configuration_keys or None, image, dynamic, loggers):
                 result.configs.append(_entry(entry, request.include_synonyms))
                 yield
         except ConfigRequestError as error:

@@ -7,9 +7,10 @@
     BROKER, ""               the values set for the cluster                                 3
     GROUP                    every key but internal ones; those that are set                8, 2, 3, 4, 5
     CLIENT_METRICS           every key                                                      7, 5
+    BROKER_LOGGER, this id   the level of every logger (kcli.server.log_lines)              6
 
     source  5 Kafka's default, 4 overrides and server.properties (or BUILT_IN without a file), 3 dynamic, of the cluster,
-            2 dynamic, of this broker, 1 the topic's own, 7 the subscription's own, 8 the group's own
+            2 dynamic, of this broker, 1 the topic's own, 6 the logger's, 7 the subscription's own, 8 the group's own
 
 Synonyms are all values of a key and of its synonymous keys, nearest source first. The values before the first one of the key
 itself are omitted: a topic's retention.ms that comes from log.retention.hours has no synonyms and source 5, as in Kafka. The
@@ -29,6 +30,7 @@ from kcli.server.config.key_names import LISTENER_PREFIX
 from kcli.server.config.request_errors import ConfigRequestError, invalid_request
 from kcli.server.config.topic_config import topic_defaults
 from kcli.server.config.values import default_value, format_value, parse_value
+from kcli.server.log_lines import Loggers
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import CONFIG_RESOURCE_TYPES, ConfigResource
 from kcli.state.topic_names import topic_name_fault
@@ -38,6 +40,7 @@ BROKER_SOURCE = 2
 CLUSTER_SOURCE = 3
 STATIC_SOURCE = 4
 DEFAULT_SOURCE = 5
+LOGGER_SOURCE = 6
 CLIENT_METRICS_SOURCE = 7
 GROUP_SOURCE = 8
 UNKNOWN_TYPE = 0
@@ -67,7 +70,11 @@ class ConfigEntry(NamedTuple):
 
 
 def describe(
-    resource: ConfigResource, names: Collection[str] | None, image: MetadataImage, dynamic: DynamicConfig
+    resource: ConfigResource,
+    names: Collection[str] | None,
+    image: MetadataImage,
+    dynamic: DynamicConfig,
+    loggers: Loggers,
 ) -> Iterator[ConfigEntry]:
     """Yield the configurations of a resource, all or those named, in alphabetical order. Raises ConfigRequestError.
 
@@ -87,7 +94,9 @@ def describe(
         keys = CLIENT_METRICS_KEYS.definitions()
         entries = [_entry(key, own, CLIENT_METRICS_SOURCE, format_value(default_value(key)), []) for key in keys]
     elif resource.type == "BROKER_LOGGER":
-        _need_own(resource, dynamic)  # kcli has no loggers with levels
+        _need_own(resource, dynamic)
+        levels = loggers.levels()
+        entries = [ConfigEntry(name, levels[name], LOGGER_SOURCE, False, False, UNKNOWN_TYPE, []) for name in levels]
     else:
         raise invalid_request(f"resources of type {resource.type} have no configurations")
     shown = [entry for entry in entries if names is None or entry.name in names]

@@ -10,6 +10,7 @@
     DescribeConfigs                      this module, from this node's configuration and the image, in time slices, once
                                          it is committed; if it is reverted, the connection is closed
     those of SASL and ACLs               kcli.server.apis.security, at once
+    IncrementalAlterConfigs of loggers   kcli.server.config.logger_levels, at once
     all in DECIDED                       the quorum controller, once their records are committed
     any other                            not served: MessageError, which closes the connection or
                                          becomes an error of the envelope
@@ -30,6 +31,7 @@ from kcli.protocol.apis import (
     DESCRIBE_CLUSTER,
     DESCRIBE_CONFIGS,
     DESCRIBE_QUORUM,
+    INCREMENTAL_ALTER_CONFIGS,
     LIST_PARTITION_REASSIGNMENTS,
 )
 from kcli.protocol.framing import encode_response, read_request_header
@@ -37,12 +39,13 @@ from kcli.protocol.message import Message
 from kcli.protocol.message_errors import MessageError
 from kcli.server.api_versions import describe_api_versions, refusal
 from kcli.server.apis.security import WITHOUT_SECURITY, answer_security
+from kcli.server.config.logger_levels import alter_loggers, joined_response, names_loggers, without_loggers
 from kcli.server.controller.control_managers import DECIDED
 from kcli.server.controller.controller_result import ControllerRequestContext
 from kcli.server.controller.controller_state import ControllerState
 from kcli.server.controller.quorum_controller import QuorumController
 from kcli.server.events import Connection, Respond
-from kcli.server.log_lines import fault_line
+from kcli.server.log_lines import CONTROLLER, Loggers, fault_line
 from kcli.server.metrics.broker_metrics import ErrorCounts
 from kcli.server.raft.kafka_raft_client import KafkaRaftClient
 from kcli.server.scheduler import Scheduler
@@ -66,13 +69,14 @@ class ControllerApis:
         state: ControllerState,
         controller: QuorumController,
         scheduler: Scheduler,
-        report: Callable[[str], None],
+        loggers: Loggers,
     ) -> None:
         self._raft = raft
         self._state = state
         self._controller = controller
         self._scheduler = scheduler
-        self._report = report
+        self._report = loggers[CONTROLLER]
+        self._loggers = loggers
         self.errors = ErrorCounts()
 
     def receive(self, connection: Connection, frame: memoryview, respond: Respond, now_ms: int) -> None:
@@ -119,7 +123,23 @@ class ControllerApis:
         elif key == DESCRIBE_CONFIGS:
             self._describe_configs(request, answer, respond, now_ms)
         else:
-            self._controller.submit(key, request, ControllerRequestContext(version, connection.principal, now_ms), answer)
+            context = ControllerRequestContext(version, connection.principal, now_ms)
+            if key == INCREMENTAL_ALTER_CONFIGS and names_loggers(request):
+                self._alter_with_loggers(request, context, answer)
+            else:
+                self._controller.submit(key, request, context, answer)
+
+    def _alter_with_loggers(
+        self, request: Message, context: ControllerRequestContext, answer: Callable[[Message], None]
+    ) -> None:
+        """Change the levels of this node's loggers, and have the controller decide the other resources."""
+        of_loggers, others = alter_loggers(request, self._state.node_id, self._loggers), without_loggers(request)
+        if not others.resources:
+            answer(joined_response(of_loggers))
+            return
+        self._controller.submit(
+            INCREMENTAL_ALTER_CONFIGS, others, context, lambda response: answer(joined_response(of_loggers, response.responses))
+        )
 
     def _api_versions(self, version: int) -> Message:
         return describe_api_versions(version, SERVED, self._state.image, self._raft.high_watermark - 1)
@@ -134,7 +154,9 @@ class ControllerApis:
 
         response = API_KEYS[DESCRIBE_CONFIGS].response.new()
         # Authorization is the broker's; requests on a controller's listener are served without.
-        entries = describe_results(request, response.results, self._state.image, self._state.dynamic, lambda resource: None)
+        entries = describe_results(
+            request, response.results, self._state.image, self._state.dynamic, self._loggers, lambda resource: None
+        )
 
         def slices() -> Iterator[None]:
             while sum(1 for _ in islice(entries, SLICE_CONFIGS)) == SLICE_CONFIGS:

@@ -32,6 +32,7 @@ from kcli.server.controller.quorum_controller import ControllerTimes, QuorumCont
 from kcli.server.controller.snapshot_generator import SnapshotGenerator, SnapshotTimes
 from kcli.server.events import Connection, Respond
 from kcli.server.features import CONTROLLER_REGISTRATION_SINCE, supported_features
+from kcli.server.log_lines import CONTROLLER, Loggers
 from kcli.server.outstanding import Flushes
 from kcli.server.raft.kafka_raft_client import KafkaRaftClient, RaftConfig, RaftListener
 from kcli.server.raft.metadata_log import MetadataLogConfig, MetadataLogError
@@ -59,7 +60,7 @@ class ControllerServer:
         timer: Timer,
         flushes: Flushes,
         scheduler: Scheduler,
-        report: Callable[[str], None],
+        loggers: Loggers,
         on_storage_failure: Callable[[OSError, int], None],
         bound: BoundAddresses = NOT_BOUND,
     ) -> None:
@@ -67,6 +68,7 @@ class ControllerServer:
         self._bound = bound
         self._disk = disk
         self._rng = rng
+        report = loggers[CONTROLLER]
         raft_settings = raft_config(config, directory_ids, bound)
         self.raft = KafkaRaftClient(
             raft_settings, disk, files, timer.wall, flushes.flush, scheduler, report, on_storage_failure
@@ -82,7 +84,7 @@ class ControllerServer:
         )
         self.snapshot_writer = SnapshotWriter(self.raft, timer, scheduler, report)
         self._snapshots = SnapshotGenerator(self.raft, self.snapshot_writer, self.state.committed_image, snapshot_times)
-        self._apis = ControllerApis(self.raft, self.state, self.controller, scheduler, report)
+        self._apis = ControllerApis(self.raft, self.state, self.controller, scheduler, loggers)
         self.errors = self._apis.errors
 
     @property

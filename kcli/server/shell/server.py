@@ -32,7 +32,7 @@ from kcli.log.errors import StorageError
 from kcli.network.shell.clock import Clock
 from kcli.server.config.listeners import LOOPBACK_HOSTS, BoundAddresses, Listener
 from kcli.server.config.server_config import ServerConfig
-from kcli.server.log_lines import FailureLine, Line, WarningLine, fault_line
+from kcli.server.log_lines import SERVER, SHELL, FailureLine, Line, Loggers, WarningLine, fault_line
 from kcli.server.node import Node
 from kcli.server.node_builder import NodeError, build_node
 from kcli.server.raft.metadata_log import MetadataLogError
@@ -191,7 +191,8 @@ class Server:
         self._accepts_stray = accepts_stray
         self.config = config
         self.metrics_port = metrics_port
-        self.log = log
+        self.loggers = Loggers(log)
+        self.log = self.loggers[SERVER]
         self._idle = idle
         self._stopped = asyncio.Event()
         self._stopping_since: float | None = None
@@ -219,10 +220,18 @@ class Server:
         clock = Clock()
         rng, now_ms = random.SystemRandom(), clock.now_ms()
         self.node = build_node(
-            config, ServingDisk(), rng, now_ms, self.log, max_open, bound, clock.wall_time, accepts_stray=self._accepts_stray
+            config,
+            ServingDisk(),
+            rng,
+            now_ms,
+            self.loggers,
+            max_open,
+            bound,
+            clock.wall_time,
+            accepts_stray=self._accepts_stray,
         )
         times = self._request_times() if metrics_socket is not None else None
-        self.driver = Driver(self.node, self.log, limits, clock, self._node_changed, self._node_failed, times)
+        self.driver = Driver(self.node, self.loggers[SHELL], limits, clock, self._node_changed, self._node_failed, times)
         if self.node.broker is not None:
             self.node.broker.config.watch(DYNAMIC_KEYS, lambda now: self._change_limits(now, descriptors, max_open))
         if metrics_socket is not None and self._idle is not None:

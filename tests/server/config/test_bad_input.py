@@ -14,6 +14,7 @@ from kcli.server.config.dynamic_config import DynamicConfig
 from kcli.server.config.loading import configure
 from kcli.server.config.request_errors import ConfigRequestError
 from kcli.server.config.values import format_value, parse_value, valid_values
+from kcli.server.log_lines import Loggers
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import ConfigResource
 from tests.oracle.config_answers import record
@@ -64,7 +65,7 @@ def test_any_change_is_made_or_refused(resource: tuple[str, str], operations: li
     for one in records:
         image.apply(one)
     dynamic.follow(image)
-    entries = {entry.name: entry for entry in describe(target, None, image, dynamic)}
+    entries = {entry.name: entry for entry in describe(target, None, image, dynamic, Loggers(print))}
     assert entries.keys() >= set(image.configs.get(target, {}))
 
 

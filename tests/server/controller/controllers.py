@@ -18,6 +18,7 @@ from kcli.server.controller.controller_server import ControllerServer
 from kcli.server.controller.formatting import read_meta_properties
 from kcli.server.events import Connection, Effect, Flush, Flushed
 from kcli.server.features import supported_features
+from kcli.server.log_lines import Loggers
 from kcli.server.outstanding import Flushes
 from kcli.server.raft.metadata_batches import MetadataBatch
 from kcli.server.raft.metadata_log import SnapshotId
@@ -78,7 +79,7 @@ class ControllerNode:
             self.timer,
             self.flushes,
             Scheduler(self.timer, self.flushes.flush),
-            self.lines.append,
+            Loggers(self.lines.append),
             lambda error, now_ms: self.storage_failures.append(error),
         )
         self.broker = Broker()

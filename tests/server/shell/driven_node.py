@@ -14,6 +14,7 @@ from kcli.network.shell.clock import Clock
 from kcli.protocol.apis import API_KEYS
 from kcli.server.config.listeners import BoundAddresses
 from kcli.server.config.loading import load_config
+from kcli.server.log_lines import Loggers
 from kcli.server.node_builder import build_node
 from kcli.server.shell.connection_quotas import Limits
 from kcli.server.shell.driver import Driver
@@ -39,7 +40,14 @@ class DrivenNode:
         config = load_config(None, list(settings))
         bound = BoundAddresses(self.ports, "127.0.0.1")
         self.node = build_node(
-            config, ServingDisk(), random.Random(node_id), clock.now_ms(), self.lines.append, 16, bound, clock.wall_time
+            config,
+            ServingDisk(),
+            random.Random(node_id),
+            clock.now_ms(),
+            Loggers(self.lines.append),
+            16,
+            bound,
+            clock.wall_time,
         )
         self.driver = Driver(self.node, self.lines.append, Limits(), clock, self._open, self.failures.append)
         self.driver.step(self.node.start)
