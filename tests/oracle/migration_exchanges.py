@@ -80,7 +80,11 @@ def prepare(asker: Asker) -> dict[str, bytes]:
     while asker.ask(apis.HEARTBEAT, 4, group_id="g", generation_id=1, member_id="m").error_code in (0, *BUSY):
         asker.pause()
     wanted = [struct(apis.METADATA, "MetadataRequestTopic", name=name) for name in (*TOPICS, "__consumer_offsets")]
-    return {topic.name: topic.topic_id for topic in asker.ask(apis.METADATA, 12, topics=wanted).topics}
+    found = asker.ask(apis.METADATA, 12, topics=wanted).topics
+    while any(topic.error_code for topic in found):  # the controller answers before the broker knows of them
+        asker.pause()
+        found = asker.ask(apis.METADATA, 12, topics=wanted).topics
+    return {topic.name: topic.topic_id for topic in found}
 
 
 class Exchange:
@@ -176,7 +180,7 @@ class Exchange:
 
     def sync_later(self, joined: Joined) -> Callable[[], None]:
         wait = self.asker.later(apis.SYNC_GROUP, 5, **self.sync_fields(joined, {}))
-        for _ in range(5):  # nothing that can be asked says that the request is there
+        for _ in range(20):  # nothing that can be asked says that the request is there
             self.asker.pause()
         return lambda: self.note("waiting sync", wait().error_code)
 
