@@ -92,6 +92,7 @@ _DECODING_OPTIONS = JSON_OPTIONS | {
 }
 # A name that a path of get_json_object may have.
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_TEXTS = ArrayType(StringType())
 # Tokens of JSON outside of which are no digits: strings and numbers.
 _TOKENS = r'(?s)("(?:[^"\\]++|\\.)*+")|(-?[0-9][0-9.eE+\-]*+)'
 # What a string field has of a number with a fraction or an exponent, or of an object or array with one.
@@ -210,9 +211,9 @@ class Decoding(NamedTuple):
         return frame.select(*others[:at], *fields, *others[at:])
 
     def unknown_fields(self) -> Column:
-        """Return a column with the names of a decoded value's fields that the schema does not have; in structs with their path.
+        """Return a column with the names of fields that the schema does not have, for a frame of with_decoded.
 
-        For a frame of with_decoded. Fields of objects in arrays and maps are not among them.
+        Those in structs, arrays and maps have their path: `o.q`, `items[*].q`, `m.*.q`.
         """
         assert self.schema is not None
         text = F.col(self.column).cast(StringType())
@@ -233,15 +234,34 @@ class Decoding(NamedTuple):
         return F.udf(reason_of, StringType(), useArrow=False)(F.when(F.col(self.failed), F.col(self.column)))
 
 
-def _unknown_fields(text: Column, schema: StructType, path: str) -> Column:
-    known = F.array(*(F.lit(field.name) for field in schema.fields))
-    names = F.coalesce(F.array_except(F.json_object_keys(text), known), F.array().cast(ArrayType(StringType())))
-    found = [F.transform(names, lambda name: F.concat(F.lit(path), F.when(name == "", '""').otherwise(name)))]
-    for field in schema.fields:
-        if isinstance(field.dataType, StructType) and _PLAIN_NAME.fullmatch(field.name):
-            inner = F.get_json_object(text, f"$.{field.name}")
-            found.append(_unknown_fields(inner, field.dataType, f"{path}{field.name}."))
-    return F.concat(*found)
+def _unknown_fields(text: Column, kind: DataType, path: str) -> Column:
+    """Return a column with the unknown fields of a JSON text whose value has a type; `path` is put before their names."""
+    if isinstance(kind, ArrayType | MapType):
+        # A value of type string has the JSON of any value.
+        texts = F.from_json(text, MapType(StringType(), StringType()) if isinstance(kind, MapType) else _TEXTS, JSON_OPTIONS)
+        items = F.map_values(texts) if isinstance(kind, MapType) else texts
+        inner, at = (kind.valueType, ".*") if isinstance(kind, MapType) else (kind.elementType, "[*]")
+        found = F.transform(items, lambda item: _unknown_fields(item, inner, f"{path}{at}"))
+        return F.array_distinct(F.flatten(F.coalesce(found, F.array().cast(ArrayType(_TEXTS)))))
+    assert isinstance(kind, StructType)
+    prefix = f"{path}." if path else ""
+    known = F.array(*(F.lit(field.name) for field in kind.fields))
+    names = F.coalesce(F.array_except(F.json_object_keys(text), known), F.array().cast(_TEXTS))
+    every = [F.transform(names, lambda name: F.concat(F.lit(prefix), F.when(name == "", '""').otherwise(name)))]
+    for field in kind.fields:
+        if _has_struct(field.dataType):
+            if _PLAIN_NAME.fullmatch(field.name):
+                value = F.get_json_object(text, f"$.{field.name}")
+            else:
+                value = F.from_json(text, StructType().add(field.name, StringType()), JSON_OPTIONS).getField(field.name)
+            every.append(_unknown_fields(value, field.dataType, f"{prefix}{field.name}"))
+    return F.concat(*every)
+
+
+def _has_struct(kind: DataType) -> bool:
+    if isinstance(kind, ArrayType | MapType):
+        return _has_struct(kind.elementType if isinstance(kind, ArrayType) else kind.valueType)
+    return isinstance(kind, StructType)
 
 
 def _leaf_types(kind: DataType) -> set[type[DataType]]:

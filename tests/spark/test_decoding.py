@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_OK
 from kcli.spark import parquet_export
-from kcli.spark.decoding import json_reason, utf8_reason
+from kcli.spark.decoding import Decoding, json_reason, utf8_reason
 from kcli.spark.json_schema import unique_names
 from kcli.spark.parquet_export import ExportOptions, check_export
 from kcli.spark.spark_errors import ExportError
@@ -226,6 +226,28 @@ def test_numbers_in_fields_of_type_string(run: Run, tmp_path: Path) -> None:
     schema = ("--value-schema", "s string, d double", "--columns", "value,offset")
     assert run(logs, "--out", tmp_path / "out", "--decode-value", "json", *schema)[0] == EXIT_OK
     assert [row["value"]["s"] for row in rows(tmp_path / "out")] == list(TEXTS.values())
+
+
+# Values, and their fields that the schema of the test does not have.
+UNKNOWN_FIELDS: dict[bytes, list[str]] = {
+    b'{"b": 1, "o": {"p": 1, "q": {}}}': ["b", "o.q"],
+    b'{"l": [{"p": 1}, null, {"p": 2, "in list": 3}, {"in list": 4}]}': ["l[*].in list"],
+    b'{"l": [], "n": [[{"p": 1}], null, [{"p": 1}, {"": "x"}]]}': ['n[*][*].""'],
+    b'{"m": {"k": {"p": 1, "v": {}}, "p": null}}': ["m.*.v"],
+    b'{"s-t": {"p": 1, "q": 2}}': ["s-t.q"],
+    b'{"o": null, "l": [{"p": 1}, {}], "n": [[], null], "m": {"z": {"p": 1}}, "s-t": {}}': [],
+}
+
+
+@pytest.mark.spark
+def test_unknown_fields_at_any_depth(spark: Any) -> None:
+    """Those of objects in arrays and maps were left out without a word."""
+    part = "struct<p: int>"
+    schema = StructType.fromDDL(f"o {part}, l array<{part}>, n array<array<{part}>>, m map<string, {part}>, `s-t` {part}")
+    decoding = Decoding("value", "json", schema, schema)
+    frame = decoding.with_decoded(spark.createDataFrame([(value,) for value in UNKNOWN_FIELDS], "value binary"))
+    found = frame.select(decoding.failed, decoding.unknown_fields().alias("names")).collect()
+    assert [(is_bad, names) for is_bad, names in found] == [(False, names) for names in UNKNOWN_FIELDS.values()]
 
 
 @pytest.mark.spark
