@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kcli.client.admin.configs import AlterConfigOp, AlterOperation, ConfigResource, ResourceType
+    from kcli.client.admin.operation import value_of, values_of
     from kcli.client.admin.topics import NewTopic
     from kcli.client.cluster import PartitionInfo
     from kcli.client.consumer.consumer_protocol import TopicPartition
@@ -50,6 +51,8 @@ __all__ = [
     "ResourceType",
     "ShareConsumer",
     "TopicPartition",
+    "value_of",
+    "values_of",
 ]
 
 _MODULES = {
@@ -75,6 +78,8 @@ _MODULES = {
     "ResourceType": "admin.configs",
     "ShareConsumer": "shell.share_consumer",
     "TopicPartition": "consumer.consumer_protocol",
+    "value_of": "admin.operation",
+    "values_of": "admin.operation",
 }
 
 

@@ -6,8 +6,9 @@
         return ClusterDescription(...)
 
 An operation is a generator function: it yields calls through `run`, gets their outcomes, and returns its result. It raises a
-ClientError if it fails as a whole; items that fail on their own have a ClientError as their outcome. kcli.client.admin.driver
-executes it without waiting.
+ClientError if it fails as a whole. An operation about several items never raises for one of them: it returns Outcomes, a dict
+that has a ClientError in the place of the result of an item that failed, since the others may have been changed (in Kafka a
+future for each item). The caller uses `value_of` or `values_of`. kcli.client.admin.driver executes it without waiting.
 
 A `Call` is a table row that says how one API is asked about many keys:
 
@@ -37,7 +38,7 @@ A `Call` is a table row that says how one API is asked about many keys:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar, cast
 
@@ -161,8 +162,7 @@ def run_one(call: Call[Key, Value], key: Key) -> Operation[Value]:
 
 def run_all(call: Call[Key, Value], keys: Iterable[Key]) -> Operation[dict[Key, Value]]:
     """Make a call whose keys must all succeed; return their values. Raises the first ClientError."""
-    outcomes = yield from run(call, keys)
-    return {key: value_of(outcome) for key, outcome in outcomes.items()}
+    return values_of((yield from run(call, keys)))
 
 
 def run_together(operations: Iterable[Operation[Result]]) -> Operation[list[Result]]:
@@ -177,6 +177,11 @@ def run_together(operations: Iterable[Operation[Result]]) -> Operation[list[Resu
 
     results = cast("list[Result | ClientError]", (yield step))
     return [value_of(result) for result in results]
+
+
+def values_of(outcomes: Mapping[Key, Value | ClientError]) -> dict[Key, Value]:
+    """Return the value of each outcome (Kafka: all() of a result). Raises the first ClientError among them."""
+    return {key: value_of(outcome) for key, outcome in outcomes.items()}
 
 
 def value_of(outcome: Value | ClientError) -> Value:

@@ -1,15 +1,16 @@
 """`Admin`, whose methods block, and `AsyncAdmin`, whose methods are awaited (Kafka: Admin, KafkaAdminClient).
 
     with Admin({"bootstrap.servers": "localhost:9092"}) as admin:
-        outcomes = admin.create_topics([NewTopic("orders", 3)])
+        values_of(admin.create_topics([NewTopic("orders", 3)]))
 
     async with AsyncAdmin({"bootstrap.servers": "localhost:9092"}) as admin:
         groups = await admin.list_groups(states=["Stable"])
 
 The methods are the operations of the modules of kcli.client.admin, with their arguments. A method about several items returns
-a dict whose values are results or a ClientError, such as a KafkaError with the broker's code; `value_of` raises the latter. A
-method about one thing raises it. An argument of another type than the operation's
-raises TypeError. Each call ends within default.api.timeout.ms.
+a dict (Outcomes) whose values are results or a ClientError, such as a KafkaError with the broker's code. It does not raise the
+error of one item, since the others may have been changed: `value_of` raises that of one, `values_of` the first of all. A method
+about one thing raises its error, and every method one of the whole call: a timeout, no broker, a failed authentication. An
+argument of another type than the operation's raises TypeError. Each call ends within default.api.timeout.ms.
 """
 
 from __future__ import annotations
