@@ -280,7 +280,8 @@ def cut_range(
         return [part]
     with OffsetLookup(disk, segment, part.end_position) as lookup:
         cuts = lookup.boundaries(part.position, part.end_position, target_bytes, by_headers=not skips_corrupt)
-        bounds = [lookup.reader.header_at(cut).base_offset for cut in cuts]
+        # An offset that the segment cannot have is not believed here either: the next segment begins before it.
+        bounds = [min(lookup.reader.header_at(cut).base_offset, part.bound_offset) for cut in cuts]
     starts, ends = [part.position, *cuts], [*cuts, part.end_position]
     least = [part.least_offset, *bounds]
     return [

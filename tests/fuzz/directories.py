@@ -111,15 +111,15 @@ class Scene(NamedTuple):
         return [partition for directory in self.directories for partition in directory.partitions]
 
 
-def write_scene(parent: Path, rng: random.Random) -> Scene:
-    """Draw a scene and write its directories below `parent`."""
+def write_scene(parent: Path, rng: random.Random, *, keeps_codecs: bool = False) -> Scene:
+    """Draw a scene and write its directories below `parent`; `keeps_codecs`: compacted logs keep their codecs."""
     kind = rng.choice((ONE, ONE, ONE, ONE, ONE, ONE, JBOD, DUPLICATE, TWO_CLUSTERS))
     scene = Scene(kind, [])
     first = _new_directory(parent / "a", CLUSTERS[0], 1, rng)
     scene.directories.append(first)
     names = [(topic, number) for topic in TOPICS for number in (0, 1)]
     for topic, number in rng.sample(names, rng.choice((1, 1, 2)) if kind == ONE else 2):
-        first.partitions.append(_draw_partition(first.path, topic, number, rng))
+        first.partitions.append(_draw_partition(first.path, topic, number, rng, keeps_codecs=keeps_codecs))
     if kind != ONE:
         second = _new_directory(parent / "b", CLUSTERS[1 if kind == TWO_CLUSTERS else 0], 1, rng)
         scene.directories.append(second)
@@ -162,15 +162,17 @@ def write_root(directory: DirectoryModel) -> None:
 # -------------------------------------------------------------------------------------------------------------- a partition
 
 
-def _draw_partition(parent: Path, topic: str, number: int, rng: random.Random, *, other: bool = False) -> PartitionModel:
+def _draw_partition(
+    parent: Path, topic: str, number: int, rng: random.Random, *, other: bool = False, keeps_codecs: bool = False
+) -> PartitionModel:
     identity = (TOPICS.index(topic) + 1) * 65537 + (1 << 32 if other else 0)
     path = parent / f"{topic}-{number}"
     partition = PartitionModel(path, topic, number, Uuid(identity.to_bytes(16, "big")))
     first_offset = rng.choice((0, 0, 0, rng.randrange(1, 3000)))
     label = f"{path.parent.name}/{path.name}".encode()
     _Appender(partition, first_offset, label, rng).append_all()
-    if rng.random() < 0.25:
-        _compact(partition, rng)
+    if rng.random() < (0.9 if keeps_codecs else 0.25):
+        _compact(partition, rng, keeps_codecs=keeps_codecs)
     partition.log_start = first_offset
     if partition.end_offset > first_offset and rng.random() < 0.25:
         second = [*partition.segments, partition.end_offset][1]
@@ -258,7 +260,7 @@ class _Appender:
         return make_batch(self.offset, [record], BatchSettings(self.epoch, producer_id=producer, is_transactional=True))
 
 
-def _compact(partition: PartitionModel, rng: random.Random) -> None:
+def _compact(partition: PartitionModel, rng: random.Random, *, keeps_codecs: bool) -> None:
     """Take records away as the log cleaner does from all segments but the last; only of logs without producers."""
     bases = list(partition.segments)
     if len(bases) < 2 or any(batch.data[43:51] != b"\xff" * 8 for batch in partition.batches):
@@ -268,16 +270,17 @@ def _compact(partition: PartitionModel, rng: random.Random) -> None:
         for batch in partition.segments[base]:
             if rng.random() < 0.3:
                 continue
-            kept.append(_thinned(batch, rng) if rng.random() < 0.4 else batch)
+            codec = batch.data[22] & 7 if keeps_codecs else 0
+            kept.append(_thinned(batch, rng, codec) if rng.random() < 0.4 else batch)
         partition.segments[base] = kept
     partition.cleaner_offset = bases[-1]
 
 
-def _thinned(batch: LogBatch, rng: random.Random) -> LogBatch:
+def _thinned(batch: LogBatch, rng: random.Random, codec: int) -> LogBatch:
     records = [record for record in batch.records if rng.random() < 0.6]
     if not records or batch.embedded:
         return batch
-    return make_batch(batch.base_offset, records, BatchSettings(batch.leader_epoch), batch.next_offset)
+    return make_batch(batch.base_offset, records, BatchSettings(batch.leader_epoch, codec), batch.next_offset)
 
 
 def _write_partition(partition: PartitionModel, is_clean: bool, rng: random.Random) -> None:

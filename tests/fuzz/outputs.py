@@ -69,11 +69,11 @@ class ShownRecord(NamedTuple):
     record: LogRecord
 
 
-def dumped_json(*paths: Path) -> list[ShownRecord]:
+def dumped_json(*paths: Path, options: tuple[str, ...] = ()) -> list[ShownRecord]:
     """The records that `dump-log --output json` shows in batches whose CRC is right, of segments that are in use."""
     shown: list[ShownRecord] = []
     directory, is_log, is_valid = "", False, False
-    for line in run("dump-log", "--output", "json", *paths).json_lines():
+    for line in run("dump-log", "--output", "json", *options, *paths).json_lines():
         kind = line["type"]
         if kind == "file":
             directory = str(Path(line["path"]).parent)

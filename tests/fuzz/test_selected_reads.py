@@ -1,0 +1,32 @@
+"""Protects reads of damaged logs from a wrong beginning: by a time, in several splits, by a replay, the records are the same.
+
+tests/fuzz/selected.py says what is compared; a failure names its seed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.fuzz.__main__ import fast_directory
+from tests.fuzz.directories import TWO_CLUSTERS
+from tests.fuzz.selected import SelectedReads
+
+FAST, CI, SLOW = range(8), range(8, 60), range(60, 900)
+
+
+@pytest.mark.parametrize(
+    "seeds", [FAST, pytest.param(CI, marks=pytest.mark.ci), pytest.param(SLOW, marks=pytest.mark.slow)], ids=str
+)
+def test_each_reader_shows_the_same_records(seeds: range) -> None:
+    """A time behind damage, or a cut within it, skipped what follows without an error."""
+    failures, kinds = [], set()
+    for seed in seeds:
+        with TemporaryDirectory(dir=fast_directory()) as parent:
+            case = SelectedReads(Path(parent), seed)
+            kinds.add(case.scene.kind)
+            failures += [f"seed {seed}: {case.damages}: {fault}" for fault in case.check()]
+    assert not failures, "\n".join(failures)
+    assert TWO_CLUSTERS in kinds or seeds == FAST
