@@ -14,7 +14,7 @@ from tests.fuzz.__main__ import fast_directory
 from tests.fuzz.directories import TWO_CLUSTERS
 from tests.fuzz.selected import SelectedReads
 
-FAST, CI, SLOW = range(8), range(8, 60), range(60, 900)
+FAST, CI, SLOW = range(8), range(8, 30), range(30, 900)
 
 
 @pytest.mark.parametrize(
