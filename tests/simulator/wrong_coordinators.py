@@ -573,7 +573,7 @@ WRONG: dict[str, Wrong] = {
         patched(StreamsGroupManager, "_expire", never_removes), 0, "unseen_writes"
     ),
     "accepts commits of every streams member epoch": Wrong(
-        patched(StreamsGroupManager, "validate_offset_commit", accepts_every_epoch_of_a_commit), 16, "zombie_commits"
+        patched(StreamsGroupManager, "validate_offset_commit", accepts_every_epoch_of_a_commit), 44, "zombie_commits"
     ),
     "forgets the last task of a repartition topic": Wrong(
         patched(_Counts, "configured", forgets_the_last_task_of_repartition_topics), 0, "unseen_writes"
@@ -587,14 +587,14 @@ WRONG: dict[str, Wrong] = {
         patched(share_shard, "snapshot_record", keeps_the_state_epoch), 21, "lost_deliveries"
     ),
     "keeps the share partitions of an empty group": Wrong(
-        patched(SharePartitionManager, "_group_empty", keeps_share_partitions), 143, "wrong_delivery_counts"
+        patched(SharePartitionManager, "_group_empty", keeps_share_partitions), 210, "wrong_delivery_counts"
     ),
     "keeps the start offset when offsets are set": Wrong(
         patched(ShareShard, "initialize", keeps_the_start_offset), 3, "wrong_start_offsets"
     ),
-    "keeps state batches when offsets are set": Wrong(keeps_state_batches, 29, "lost_deliveries"),
+    "keeps state batches when offsets are set": Wrong(keeps_state_batches, 67, "lost_deliveries"),
     "accepts commits of the epoch before": Wrong(
-        patched(ConsumerGroupManager, "_check_assigned", accepts_the_epoch_before), 17, "zombie_commits"
+        patched(ConsumerGroupManager, "_check_assigned", accepts_the_epoch_before), 51, "zombie_commits"
     ),
     "accepts commits of fenced static members": Wrong(
         patched(ClassicGroupManager, "validate_offset_commit", accepts_fenced_members), 17, "zombie_commits"
