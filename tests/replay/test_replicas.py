@@ -5,6 +5,7 @@ What is not chosen is not sent, so that a wrong choice loses records, settings o
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -260,3 +261,38 @@ def test_groups_of_two_clusters_are_refused(tmp_path: Path) -> None:
         SourceError, match="two topics named __consumer_offsets; replay each log directory by itself, or leave out --groups"
     ):
         source_of(tmp_path / "one", tmp_path / "two").committed_offsets()
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_newest_of_drawn_metadata_logs(tmp_path: Path, seed: int) -> None:
+    """Copies that are older, that end with what an old leader did not commit, or that have a damaged batch or zeros."""
+    rng = random.Random(seed)
+    history, epoch = [], 1
+    for at in range(rng.randrange(2, 9)):
+        epoch += rng.random() < 0.3
+        history.append((epoch, f"policy-{at}"))
+    ends: list[tuple[int, int, str]] = []
+    for node in range(rng.randrange(2, 5)):
+        root = log_dir(tmp_path / str(node), A, node)
+        partition(root, "t-0", [b"v"])
+        metadata_log(root, [])
+        kept = history[: rng.randrange(1, len(history) + 1)]
+        if kept[-1][0] < epoch and rng.random() < 0.4:
+            kept += [(kept[-1][0], f"not committed by {node}")] * rng.randrange(1, 9)
+        path = root / "__cluster_metadata-0" / f"{0:020}.log"
+        data, damaged = path.read_bytes(), rng.choice((-1, -1, rng.randrange(len(kept))))
+        for at, (of_epoch, policy) in enumerate(kept):
+            named = {"resource_type": 2, "resource_name": "t", "name": "cleanup.policy", "value": policy}
+            batch = bytearray(
+                encode_data_batch([encode_metadata_record(new_record("ConfigRecord", **named))], 1 + at, of_epoch, 0)
+            )
+            batch[-1] ^= at == damaged
+            data += batch
+        path.write_bytes(data + bytes(rng.choice((0, 0, 40))))
+        ends.append(
+            max([(of_epoch, at, policy) for at, (of_epoch, policy) in enumerate(kept) if at != damaged], default=(0, 0, ""))
+        )
+    roots = [tmp_path / str(node) for node in range(len(ends))]
+    rng.shuffle(roots)
+    wanted = {policy for of_epoch, at, policy in ends if (of_epoch, at) == max(ends)[:2]}
+    assert source_of(*roots).topics()["t"].configs.get("cleanup.policy", "") in wanted, ends
