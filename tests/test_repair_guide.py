@@ -16,6 +16,7 @@ import pytest
 
 from kcli.commands.app import main
 from tests.conftest import every_log_set
+from tests.damage.layout import flip
 from tests.doc_examples import WRITES, run_console
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "repair.md"
@@ -33,9 +34,7 @@ def torn_tail(logs: Path) -> None:
 def rotten_batch(logs: Path) -> None:
     """One bit of the second batch, offsets 21 to 54, changed on the disk."""
     log = logs / "orders-0/00000000000000000000.log"
-    data = bytearray(log.read_bytes())
-    data[2000] ^= 4
-    log.write_bytes(data)
+    flip(log, 2000, 4)
 
 
 def lost_segment(logs: Path) -> None:
@@ -97,9 +96,7 @@ def test_every_example_is_run() -> None:
 def wrong_offset(logs: Path) -> None:
     """One bit of a base offset, which no CRC covers; and a segment under another name."""
     log = logs / "orders-0/00000000000000000000.log"
-    data = bytearray(log.read_bytes())
-    data[1548 + 6] ^= 1
-    log.write_bytes(data)
+    flip(log, 1548 + 6)
     for path in (logs / "odd-records-0").glob("00000000000000000004.*"):
         path.rename(path.with_name(f"{9:020}{path.suffix}"))
 

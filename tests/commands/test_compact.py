@@ -32,6 +32,7 @@ from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 from tests.commands.test_repair_output import HOLD_LOCK, tree
 from tests.commands.test_verify import run_with_stderr_on_a_terminal
 from tests.conftest import given_partition
+from tests.damage.layout import flip
 from tests.inspect import verified
 from tests.inspect.verified import TOPIC_ID, codes, root_files, verify
 from tests.log.live_logs import NOW_MS, LiveLog, new_batch
@@ -158,9 +159,7 @@ def test_of_each_key_the_last_record_stays(logs: Path, capfd: pytest.CaptureFixt
 
 def test_damage_that_is_found_leaves_a_partition_as_it_is(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = logs / "__consumer_offsets-0" / f"{0:020}.log"
-    data = bytearray(path.read_bytes())
-    data[70] ^= 1
-    path.write_bytes(data)
+    data = flip(path, 70)
     assert run(logs) == 1
     assert "wrong CRC" in capfd.readouterr().err
     assert path.read_bytes() == data
@@ -459,9 +458,7 @@ def test_a_repaired_directory_needs_options_that_are_named_at_once(
 ) -> None:
     """After a repair the message does not ask for a repair; the options that it names are enough."""
     path = sorted((logs / "__consumer_offsets-0").glob("*.log"))[1]
-    data = bytearray(path.read_bytes())
-    data[70] ^= 1
-    path.write_bytes(data)
+    flip(path, 70)
     if lacks_high_watermarks:
         (logs / "replication-offset-checkpoint").unlink()
     assert main(["verify", "--repair", "--apply", str(logs)]) == 3
@@ -494,9 +491,7 @@ def test_a_damaged_partition_is_left_alone_and_the_others_go_on(
     """One sentence with the file, the byte and what helps; exit code 1."""
     words = tuple(str(tmp_path / word) if word == "new" else word for word in words)
     path = sorted((logs / "__consumer_offsets-0").glob("*.log"))[1]
-    data = bytearray(path.read_bytes())
-    data[70] ^= 1
-    path.write_bytes(data)
+    flip(path, 70)
     before, other = tree(logs / "__consumer_offsets-0"), log_bytes(logs / "__consumer_offsets-1")
     assert run(*words, "--output", "json", logs) == 1
     out, err = capfd.readouterr()

@@ -12,6 +12,7 @@ from kcli.commands.app import main
 from kcli.commands.dump_log import SELECTING, TOPIC_DECODERS, expand
 from kcli.log.disk.os_disk import OsDisk
 from tests.conftest import FIXTURES
+from tests.damage.layout import flip
 from tests.inspect.verified import batch, partition, root_files
 
 LOG = f"{0:020d}.log"
@@ -179,9 +180,7 @@ def test_damage_follows_the_header_of_its_batch(
 ) -> None:
     """Also of a batch without a selected record: else the sound batch above looks damaged."""
     log = partition(tmp_path, "t-0", [batch(at, 5) for at in (0, 5, 10)]) / f"{0:020}.log"
-    data = bytearray(log.read_bytes())
-    data[len(data) // 2] ^= 1
-    log.write_bytes(data)
+    flip(log, log.stat().st_size // 2)
     assert main(["dump-log", "--output", "text", *words, str(log)]) == 1
     lines = [line.split() for line in capfd.readouterr().out.splitlines()]
     (at,) = [at for at, line in enumerate(lines) if line[:1] == ["DAMAGED"]]

@@ -13,6 +13,7 @@ import pytest
 
 from kcli.commands.app import main
 from kcli.inspect.verification.findings import KINDS
+from tests.damage.layout import flip
 from tests.inspect.verified import batch, entry, partition, root_files
 
 
@@ -29,9 +30,7 @@ def logs(tmp_path: Path) -> Path:
 
 def damage(logs: Path) -> Path:
     log = logs / "t-0" / f"{0:020d}.log"
-    data = bytearray(log.read_bytes())
-    data[70] ^= 1
-    log.write_bytes(data)
+    flip(log, 70)
     return log
 
 
@@ -164,9 +163,7 @@ def two_directories(tmp_path: Path) -> tuple[Path, Path]:
         partition(root, f"t-{number}", [batch(0), batch(1)])
         root_files(root)
     log = roots[1] / "t-1" / f"{0:020d}.log"
-    data = bytearray(log.read_bytes())
-    data[-1] ^= 1
-    log.write_bytes(data)
+    flip(log, -1)
     return roots
 
 

@@ -170,6 +170,14 @@ def patch(path: Path, position: int, data: bytes) -> None:
         file.write(data)
 
 
+def flip(path: Path, position: int, mask: int = 1) -> bytes:
+    """Flip the bits of a mask in one byte of a file -> its new content; a negative position counts from its end."""
+    data = bytearray(path.read_bytes())
+    data[position] ^= mask
+    path.write_bytes(data)
+    return bytes(data)
+
+
 def cut(path: Path, size_bytes: int) -> None:
     """Cut a file to a size."""
     with path.open("r+b") as file:
@@ -184,12 +192,7 @@ def append(path: Path, data: bytes) -> None:
 
 def flip_bit(path: Path, position: int, size_bytes: int, rng: random.Random) -> None:
     """Flip one random bit of the `size_bytes` at `position`."""
-    at = position + rng.randrange(size_bytes)
-    with path.open("r+b") as file:
-        file.seek(at)
-        byte = file.read(1)[0]
-        file.seek(at)
-        file.write(bytes([byte ^ (1 << rng.randrange(8))]))
+    flip(path, position + rng.randrange(size_bytes), 1 << rng.randrange(8))
 
 
 def get_field(log: Path, batch: Batch, field: str) -> int:

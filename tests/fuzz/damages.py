@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.damage.layout import NotApplicableError
+from tests.damage.layout import NotApplicableError, cut, flip, patch
 from tests.fuzz.batches import LogBatch
 from tests.fuzz.directories import CHECKPOINTS, PartitionModel, Scene
 
@@ -103,20 +103,9 @@ def _where(place: Place) -> str:
     return f"{name}: batch {place.batch.base_offset}..{place.batch.next_offset - 1} at byte {place.position}"
 
 
-def _patch(path: Path, position: int, data: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(position)
-        file.write(data)
-
-
-def _flip(path: Path, position: int, bit: int) -> None:
-    data = path.read_bytes()
-    _patch(path, position, bytes([data[position] ^ 1 << bit]))
-
-
 def _flip_in(place: Place, start: int, end: int, rng: random.Random) -> str:
     at, bit = rng.randrange(start, end), rng.randrange(8)
-    _flip(place.log, place.position + at, bit)
+    flip(place.log, place.position + at, 1 << bit)
     return f"{_where(place)}: bit {bit} of its byte {at}"
 
 
@@ -244,7 +233,7 @@ def length_and_crc(scene: Scene, rng: random.Random) -> str:
 
 def _set_length(place: Place, end: int) -> str:
     length = end - place.position - 12
-    _patch(place.log, place.position + LENGTH_AT, struct.pack(">i", length))
+    patch(place.log, place.position + LENGTH_AT, struct.pack(">i", length))
     return f"{_where(place)}: length {len(place.batch.data) - 12} -> {length}, to byte {end}"
 
 
@@ -255,7 +244,7 @@ def zeroed_stretch(scene: Scene, rng: random.Random) -> str:
     size_bytes = len(place.batch.data)
     start = rng.choice((0, 0, rng.randrange(size_bytes)))
     end = rng.choice((size_bytes, min(start + 61, size_bytes), min(start + 17, size_bytes)))
-    _patch(place.log, place.position + start, bytes(end - start))
+    patch(place.log, place.position + start, bytes(end - start))
     return f"{_where(place)}: its bytes {start} to {end - 1} are zeros"
 
 
@@ -285,8 +274,7 @@ def cut_between_batches(scene: Scene, rng: random.Random) -> str:
     before = [one for one in place.partition.batches if one.base_offset < place.batch.base_offset]
     if before and before[-1].base_offset not in {one.batch.base_offset for one in places(place.partition)}:
         raise NotApplicableError("the batch before it is damaged, and nothing would follow it")
-    with place.log.open("r+b") as file:
-        file.truncate(place.position)
+    cut(place.log, place.position)
     gone = list(CHECKPOINTS.values()) if rng.random() < 0.5 else []
     for directory in scene.directories if gone else []:
         for name in gone:
@@ -297,8 +285,7 @@ def cut_between_batches(scene: Scene, rng: random.Random) -> str:
 def _tear(place: Place, rng: random.Random) -> str:
     cuts = [rng.randrange(1, len(place.batch.data)), *(end for _, end in place.batch.embedded)]
     at = rng.choice(cuts)
-    with place.log.open("r+b") as file:
-        file.truncate(place.position + at)
+    cut(place.log, place.position + at)
     return f"{_where(place)}: torn after its byte {at}"
 
 

@@ -26,6 +26,7 @@ from kcli.inspect.renderers.plain_rows import put_plain_rows
 from kcli.log.disk.os_disk import OsDisk
 from kcli.selecting.selection import Selection
 from tests.conftest import every_log_set
+from tests.damage.layout import flip
 from tests.log_builder import PartitionBuilder
 
 BYTES = st.binary(max_size=40) | st.text().map(str.encode) | st.sampled_from([b'"', b",", b"\r\n", b"\n", b"", b"\x00"])
@@ -244,9 +245,7 @@ def test_records_of_a_batch_with_a_wrong_crc_are_left_out(tmp_path: Path) -> Non
     builder.append([(b"k", b"sound")])
     builder.flush()
     path = builder.path(".log")
-    data = bytearray(path.read_bytes())
-    data[rotten] ^= 1
-    path.write_bytes(data)
+    flip(path, rotten)
     told: list[str] = []
     assert [row["offset"] for row in csv_of(tmp_path / "t-0", told)] == ["0", "4"]
     assert told[0].endswith("; its header states offsets 1 to 3")

@@ -15,6 +15,7 @@ from kcli.inspect.description import segment_survey, topic_sections
 from kcli.inspect.description.sources import SourceError
 from kcli.protocol.message_types import message_type
 from tests.conftest import FIXTURES, LogSet, every_log_set, log_sets
+from tests.damage.layout import flip
 from tests.inspect.described import by_partition, described, dumped_segment
 from tests.log_builder import PartitionBuilder
 from tests.state.given_topics import shown
@@ -352,9 +353,7 @@ def test_a_segment_of_many_bytes_is_not_counted_by_headers_alone(tmp_path: Path,
     """A count is that of sound batches or none: without --deep the CRCs of a large segment would take too long."""
     builder = large_partition(tmp_path, 20)
     log = builder.path(".log")
-    data = bytearray(log.read_bytes())
-    data[len(data) // 2] ^= 1
-    log.write_bytes(data)
+    flip(log, log.stat().st_size // 2)
     (read,) = described(tmp_path / "large-0").report["segments"]
     monkeypatch.setattr(segment_survey, "BYTES_PER_RUN", log.stat().st_size - 1)
     monkeypatch.setattr(segment_survey, "LEAST_BYTES_PER_SEGMENT", 0)

@@ -12,6 +12,7 @@ from kcli.format.checkpoint import PartitionOffset, encode_offset_checkpoint
 from kcli.log.cleaner.log_cleaner_manager import log_to_clean
 from kcli.log.unified_log import UnifiedLog
 from tests.conftest import FIXTURES, log_sets
+from tests.damage.layout import flip
 from tests.inspect.described import by_partition, described
 from tests.log.cleaner.test_log_cleaner import COMPACTED, Running
 from tests.log.log_nodes import NOW_MS, Node
@@ -30,9 +31,7 @@ def stopped(tmp_path: Path) -> Iterator[tuple[Path, dict[str, UnifiedLog]]]:
     running = Running(node)
     cleaned, damaged = running.make(0), running.make(1)
     path = Path(damaged.directory) / f"{0:020}.log"
-    data = bytearray(path.read_bytes())
-    data[70] ^= 1
-    path.write_bytes(data)
+    flip(path, 70)
     running.until(NOW_MS + 500)
     running.append(cleaned, 30)
     never = running.make(2, COMPACTED._replace(cleanup_policy=frozenset(("delete",))))

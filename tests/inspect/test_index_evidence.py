@@ -19,7 +19,7 @@ from kcli.inspect.verification.directories import Root, with_sibling_topics
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.files.log_directory import DIRECTORY_NOT_FILE, Checkpoints, PartitionDirectory, read_partition
 from kcli.log.files.quarantine import Quarantine
-from tests.damage.layout import patch
+from tests.damage.layout import flip, patch
 from tests.inspect.verified import batch, codes, entry, marker, partition, root_files, verify
 
 KEPT_BYTES = len(batch(0, 5).encode()) + len(batch(8, 5).encode())
@@ -171,9 +171,7 @@ def test_a_segment_that_is_gone_is_named_also_where_the_next_one_begins_damaged(
     for file in path.glob(f"{4:020}.*"):
         file.unlink()
     log = path / f"{12:020}.log"
-    data = bytearray(log.read_bytes())
-    data[70] ^= 1
-    log.write_bytes(data)
+    flip(log, 70)
     plan, _ = repair(tmp_path)
     assert holes(plan) == [(4, 12), (12, 14)]
 
@@ -185,9 +183,7 @@ def test_a_segment_that_is_gone_is_named_also_behind_one_with_damage(tmp_path: P
     for file in path.glob(f"{8:020}.*"):
         file.unlink()
     log = path / f"{0:020}.log"
-    data = bytearray(log.read_bytes())
-    data[len(batch(0, 4).encode()) + 70] ^= 1
-    log.write_bytes(data)
+    flip(log, len(batch(0, 4).encode()) + 70)
     assert holes(repair(tmp_path)[0]) == [(4, 6), (8, 12)]
 
 

@@ -21,6 +21,7 @@ from kcli.log.files.quarantine import Quarantine
 from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 from tests.conftest import LogSet, every_log_set
 from tests.damage import DAMAGES
+from tests.damage.layout import flip
 from tests.inspect.verified import codes, verify
 
 SETS = [pytest.param(found, id=found.data.parent.name) for found in every_log_set()]
@@ -591,9 +592,7 @@ def test_leader_epochs_that_deleted_records_have_moved_are_kept(segments: Path, 
 def test_a_partition_by_itself_is_judged_by_the_metadata_log_beside_it(logs: Path) -> None:
     """verify found a gap that a cleaner may have left, where the repair had named a hole: the topic is not compacted."""
     log = logs / "orders-0" / f"{0:020}.log"
-    data = bytearray(log.read_bytes())
-    data[2000] ^= 4
-    log.write_bytes(data)
+    flip(log, 2000, 4)
     plans, _ = repair(logs, "orders-0")
     assert [finding.code for finding in plans["orders-0"].left] == ["offset-hole"]
     assert codes(verify(logs / "orders-0")) == {"offset-hole"}

@@ -18,6 +18,7 @@ from kcli.inspect.verification.findings import FindingList
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.files.log_directory import read_log_directory, read_partition
 from kcli.log.files.quarantine import LostOffsets, Quarantine, checkpoint_digests
+from tests.damage.layout import flip
 from tests.inspect.verified import TIME, TOPIC_ID, batch, codes, partition, root_files, verify
 from tests.log.failing_disk import FailingDisk
 from tests.message_sets import NewLegacyRecord, encode_message_set
@@ -32,9 +33,7 @@ def logs(tmp_path: Path) -> Path:
     """A directory that was stopped cleanly: a rotten batch in t-0, and a checkpoint that is ahead of u-0."""
     root = tmp_path / "logs"
     log = partition(root, "t-0", [batch(0, 10), batch(10, 10), batch(20, 10)]) / f"{0:020}.log"
-    data = bytearray(log.read_bytes())
-    data[len(data) // 2] ^= 1
-    log.write_bytes(data)
+    flip(log, log.stat().st_size // 2)
     partition(root, "u-0", [batch(0, 10), batch(10, 10)])
     root_files(root, recovery_point={"t-0": 30, "u-0": AHEAD}, replication={"t-0": 30, "u-0": 20})
     return root

@@ -28,6 +28,7 @@ from kcli.log.files.log_directory import read_checkpoints, read_log_directory, r
 from kcli.log.reading.transaction_filter import AbortedTransactions
 from tests.conftest import LogSet, every_log_set
 from tests.damage import DAMAGES, NotApplicableError, damaged_copy
+from tests.damage.layout import flip
 from tests.inspect.verified import batch, codes, entry, partition, root_files, verify
 from tests.message_sets import NewLegacyRecord, encode_message
 
@@ -393,9 +394,7 @@ def test_flipped_bits_are_told_and_never_raise(seed: int, flips: int) -> None:
         root_files(root)
         for _ in range(flips):
             victim = rng.choice([file for file in path.iterdir() if file.stat().st_size])
-            content = bytearray(victim.read_bytes())
-            content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
-            victim.write_bytes(content)
+            flip(victim, rng.randrange(victim.stat().st_size), 1 << rng.randrange(8))
         verify(root)
 
 

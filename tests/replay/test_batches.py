@@ -14,6 +14,7 @@ from kcli.replay.directory_source import DirectorySource, Problems
 from kcli.replay.source import OutgoingBatch, SourceError
 from kcli.selecting.selection import Selection, parse_selection
 from tests.conftest import SHARED
+from tests.damage.layout import flip
 from tests.log_builder import PartitionBuilder
 from tests.replay.delivered import delivered
 
@@ -161,9 +162,7 @@ def test_a_batch_with_a_delete_horizon_is_due_at_its_first_record(tmp_path: Path
 
 def test_damage_is_left_out_and_reported(log: PartitionBuilder) -> None:
     path = log.path(".log")
-    data = bytearray(path.read_bytes())
-    data[70] ^= 1
-    path.write_bytes(data)
+    flip(path, 70)
     sentences: list[str] = []
     problems = Problems(sentences.append)
     source = DirectorySource(OsDisk(), [str(log.directory)], Selection(), lambda topic: True, problems)

@@ -16,6 +16,7 @@ from kcli.log.cleaner.offset_map import SLOT_BYTES
 from kcli.log.unified_log import UnifiedLog
 from kcli.protocol.apis import INCREMENTAL_ALTER_CONFIGS
 from kcli.server.config.definitions import BROKER_KEYS
+from tests.damage.layout import flip
 from tests.log.live_logs import new_batch
 from tests.server.apis.asking import ask, struct
 from tests.server.whole_node import WholeNode, partitions_of
@@ -364,12 +365,6 @@ def last_offsets(node: WholeNode) -> dict[bytes | None, int]:
 # ------------------------------------------------------------------------------------------------------------ uncleanable
 
 
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[70] ^= 1
-    path.write_bytes(data)
-
-
 def test_an_uncleanable_log_is_cleaned_by_the_next_start(tmp_path: Path) -> None:
     """It is uncleanable in memory only, as in Kafka: a stop leaves no file about it, and the repaired log is cleaned again."""
     node = started(tmp_path / "a")
@@ -378,11 +373,11 @@ def test_an_uncleanable_log_is_cleaned_by_the_next_start(tmp_path: Path) -> None
     grow(node)
     grow(node, "other")
     damaged = Path(log_of(node).directory) / f"{0:020}.log"
-    flip(damaged)
+    flip(damaged, 70)
     node.until(lambda: is_clean(node, "other") and bool(cleaner(node).manager.uncleanable))
     node.stop()
     assert not list((tmp_path / "a").glob("kcli-*"))
-    flip(damaged)
+    flip(damaged, 70)
     again = started(tmp_path / "a")
     again.until(lambda: is_clean(again))
     again.stop()

@@ -18,6 +18,7 @@ from pyspark.errors import AnalysisException
 
 from kcli.spark.session import usable_cores
 from tests.conftest import FIXTURES, ROOT, every_log_set
+from tests.damage.layout import flip
 from tests.log_builder import PartitionBuilder
 from tests.spark.source import rows_of
 from tests.spark.to_parquet_run import TOTALS_LINE
@@ -99,9 +100,7 @@ def test_errors_are_sentences(spark: Any, logs: Path, tmp_path: Path) -> None:
         load(spark, tmp_path / "nothing").count()
     shutil.copytree(logs / "u-0", tmp_path / "u-0")
     path = tmp_path / "u-0" / f"{0:020d}.log"
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
+    flip(path, -1)
     with pytest.raises(Exception, match=rf"{path}: byte \d+: the batch's CRC"):
         load(spark, tmp_path).count()
     assert load(spark, tmp_path, onCorrupt="skip").count() == 27

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_FINDINGS
 from kcli.spark.session import SparkError, check_worker_python
 from kcli.spark.spark_errors import ExportError, sentence, translated
+from tests.damage.layout import flip
 from tests.log_builder import PartitionBuilder
 from tests.spark.to_parquet_run import Run
 
@@ -103,9 +104,7 @@ def test_outputs_that_cannot_be_written(run: Run, tmp_path: Path) -> None:
         assert not [word for word in WORDS_OF_SPARK if word in err], err
     code, _, err = run(tmp_path / "logs", "--out", tmp_path / "out", "--partition-by", "headers")
     assert code == EXIT_CANNOT_RUN and err == "kcli: cannot partition by headers: its type is array\n"
-    data = bytearray(log.path(".log").read_bytes())
-    data[-1] ^= 1
-    log.path(".log").write_bytes(data)
+    flip(log.path(".log"), -1)
     code, _, err = run(tmp_path / "logs", "--out", tmp_path / "out")
     assert (
         code == EXIT_FINDINGS and err.startswith(f"kcli: {log.path('.log')}: byte 0: the batch's CRC") and err.count("\n") == 1

@@ -22,6 +22,7 @@ from kcli.spark.parquet_export import DEFAULT_COMPRESSION, ExportOptions, check_
 from kcli.spark.report import Report
 from kcli.spark.session import SparkError
 from kcli.spark.spark_errors import ExportError
+from tests.damage.layout import flip
 from tests.log_builder import BASE_TIMESTAMP, PartitionBuilder
 from tests.spark.source import rows_of
 from tests.spark.to_parquet_run import Run, parse
@@ -309,9 +310,7 @@ def test_the_account_as_json(run: Run, tmp_path: Path) -> None:
     }
     assert (summary["outputFiles"], summary["outputSizeInBytes"]) == (len(files), sum(file.stat().st_size for file in files))
     first = log.path(".log", 0)
-    damaged = bytearray(first.read_bytes())
-    damaged[len(damaged) // 2] ^= 1
-    first.write_bytes(damaged)
+    flip(first, first.stat().st_size // 2)
     assert run(*words, "--mode", "overwrite")[0] == EXIT_FINDINGS
     summary = json.loads(report.read_text())
     assert summary["exitCode"] == EXIT_FINDINGS and str(first) in summary["error"]

@@ -15,6 +15,7 @@ from kcli.log.log_config import LogConfig
 from kcli.log.log_manager import LogManager
 from kcli.log.unified_log import UnifiedLog
 from kcli.network.timing_wheel import Timer
+from tests.damage.layout import flip
 from tests.log.live_logs import new_batch
 from tests.log.log_nodes import NOW_MS, TOPIC_ID, Node, crash, flush
 
@@ -138,9 +139,7 @@ def test_a_damaged_batch_makes_a_log_uncleanable_and_is_reported_once(node: Node
     running = Running(node)
     log, other = running.make(0), running.make(1)
     path = Path(log.directory) / f"{0:020}.log"
-    data = bytearray(path.read_bytes())
-    data[70] ^= 1
-    path.write_bytes(data)
+    data = flip(path, 70)
     running.until(NOW_MS + 1000)
     (reason,) = running.manager.cleaner.manager.uncleanable.values()
     assert f"{path}: the batch at byte 0 has a wrong CRC" in reason

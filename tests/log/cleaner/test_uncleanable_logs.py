@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from kcli.log.unified_log import UnifiedLog
+from tests.damage.layout import flip
 from tests.log.cleaner.test_log_cleaner import COMPACTED, Running
 from tests.log.log_nodes import NOW_MS, Node
 
@@ -23,9 +24,7 @@ def node(tmp_path: Path) -> Node:
 def damaged_log(running: Running, partition: int) -> UnifiedLog:
     log = running.make(partition)
     path = Path(log.directory) / f"{0:020}.log"
-    data = bytearray(path.read_bytes())
-    data[70] ^= 1
-    path.write_bytes(data)
+    flip(path, 70)
     return log
 
 
@@ -65,9 +64,7 @@ def test_a_log_that_moves_is_tried_again(node: Node) -> None:
     (other,) = (path for path in node.dirs if path != str(before))
     # A copy is checked batch by batch: only what is sound can move.
     path = Path(log.directory) / f"{0:020}.log"
-    data = bytearray(path.read_bytes())
-    data[70] ^= 1
-    path.write_bytes(data)
+    flip(path, 70)
     running.manager.mover.move("t", 0, other, NOW_MS + 500)
     running.until(NOW_MS + 1000)
     assert node.caught_up == [("t", 0)]

@@ -10,6 +10,7 @@ import pytest
 from kcli.log.cleaner.offset_map import SLOT_BYTES
 from kcli.server.metrics.catalog import METRICS
 from kcli.server.shell.metrics_collector import RawSamples, sample_cleaner
+from tests.damage.layout import flip
 from tests.log.cleaner.test_log_cleaner import COMPACTED, Running
 from tests.log.log_nodes import NOW_MS, Node
 
@@ -113,9 +114,7 @@ def test_uncleanable_logs_count_by_log_directory(node: Node) -> None:
     running = Running(node)
     log = running.make()
     path = Path(log.directory) / f"{0:020}.log"
-    data = bytearray(path.read_bytes())
-    data[70] ^= 1
-    path.write_bytes(data)
+    flip(path, 70)
     running.until(NOW_MS + 300)
     place, others = str(Path(log.directory).parent), set(running.manager.dirs)
     others.discard(place)
