@@ -25,6 +25,7 @@ from kcli.client.admin.groups import list_groups
 from kcli.client.admin.log_dirs import describe_log_dirs
 from kcli.client.admin.operation import value_of
 from kcli.client.admin.partitions import IsolationLevel, OffsetSpec
+from kcli.client.consumer.completed_fetch import FetchedTransactions
 from kcli.client.errors import ClientError, KafkaError
 from kcli.client.network_client import NetworkClient
 from kcli.format.end_transaction_marker import UnreadableMarkerError
@@ -37,7 +38,7 @@ from kcli.log.reading.segment_reader import Damage, LogBatch
 from kcli.log.reading.transaction_filter import AbortedTransactions
 from kcli.replay.batch_maker import BatchMaker, Joining
 from kcli.replay.directory_source import Problems
-from kcli.replay.fetching import MOST_EMPTY_ANSWERS, Aborted, OffsetOutOfRangeError, batches_in, fetch
+from kcli.replay.fetching import FetchPosition, OffsetOutOfRangeError, batches_in, fetch
 from kcli.replay.group_offsets import GroupOffsets
 from kcli.replay.progress import decode_metadata
 from kcli.replay.source import NO_RUN, Bounds, CommittedOffset, EarlierRun, OutgoingBatch, SourceTopic, TopicPartition
@@ -62,36 +63,33 @@ BUFFERED_BYTES = 4 * 1024 * 1024
 _FULL_PAUSE_MS = 2
 
 
-class FetchedTransactions(AbortedTransactions):
-    """The transactions of answers to Fetch: `take` gets their lists, `pass_batch` each batch in order."""
+class PassedTransactions(AbortedTransactions):
+    """The transactions of the answers to Fetch for one partition: `take` gets their lists, `pass_batch` each batch in order."""
 
     def __init__(self) -> None:
         super().__init__([], [], INT64_MAX)
-        self._coming: deque[Aborted] = deque()
-        self._now: set[int] = set()
+        self._listed = FetchedTransactions(())
         self._scanner = RecordScanner(1)
 
-    def take(self, aborted: Sequence[Aborted]) -> None:
-        """Take the list of an answer, which has all transactions that reach into it."""
-        self._now.clear()
-        self._coming = deque(sorted(aborted, key=lambda one: one.first_offset))
+    def take(self, aborted: Sequence[tuple[int, int]]) -> None:
+        """Take the list of an answer."""
+        self._listed = FetchedTransactions(aborted)
 
     def pass_batch(self, batch: LogBatch) -> None:
         """Begin the transactions up to a batch, and end one if the batch is its marker."""
         header = batch.header
-        while self._coming and self._coming[0].first_offset <= header.last_offset:
-            self._now.add(self._coming.popleft().producer_id)
-        if isinstance(header, RecordBatch) and header.is_control and header.producer_id in self._now:
+        self._listed.begin(header.last_offset)
+        if isinstance(header, RecordBatch) and header.is_control and self._listed.is_aborted(header.producer_id):
             try:
                 marker = batch.read_marker(self._scanner)
             except (InvalidRecordError, UnreadableMarkerError):
                 return
             if marker is not None and marker.is_abort:
-                self._now.discard(header.producer_id)
+                self._listed.end(header.producer_id)
 
     def is_aborted(self, producer_id: int, offset: int) -> bool:
         """Return whether the batch that was passed last, of that producer, is aborted."""
-        return producer_id in self._now
+        return self._listed.is_aborted(producer_id)
 
 
 class ClusterStream:
@@ -137,7 +135,7 @@ class _Reading(NamedTuple):
     partition: TopicPartition
     from_offset: int
     stream: ClusterStream
-    transactions: FetchedTransactions
+    transactions: PassedTransactions
     maker: BatchMaker
 
 
@@ -309,14 +307,14 @@ class ClusterSource:
     def _fill(
         self, partition: TopicPartition, from_offset: int, watched: list[int], stream: ClusterStream, joining: Joining
     ) -> Steps[None]:
-        transactions = FetchedTransactions()
+        transactions = PassedTransactions()
         maker = BatchMaker(self._filter(self._starts[partition], transactions), Budget(), watched, joining)
         reading = _Reading(partition, from_offset, stream, transactions, maker)
         wanted = self.selection.offsets
-        offset = max(from_offset, self._starts[partition], wanted.first or 0)
         end = self._end(partition)
-        empty = 0
-        while offset < end and not stream.is_closed:
+        position = FetchPosition(max(from_offset, self._starts[partition], wanted.first or 0), end)
+        while not position.is_at_end and not stream.is_closed:
+            offset = position.offset
             if stream.buffered_bytes >= BUFFERED_BYTES:
                 yield Pause(_FULL_PAUSE_MS)
                 continue
@@ -329,12 +327,12 @@ class ClusterSource:
                 if start <= offset:
                     raise
                 self._deleted(partition, offset, start)
-                offset = start
+                position.offset = start
                 maker.filter = self._filter(start, transactions)
                 continue
             self._check_topic(partition[0])
-            empty = empty + 1 if fetched.end_offset < end and not fetched.records else 0
-            if empty >= MOST_EMPTY_ANSWERS:
+            transactions.take(fetched.aborted)
+            if not position.go_on(fetched, self._make_all(reading, fetched.records, offset, end)):
                 stream.is_cut = True
                 self._problems.damages += 1
                 self._problems.report(
@@ -342,13 +340,10 @@ class ClusterSource:
                     f"{self._ends[partition]} when the run began: it was truncated; the records after the end cannot be sent"
                 )
                 break
-            offset = fetched.skip_missing(offset)
-            transactions.take(fetched.aborted)
-            offset = self._make_all(reading, fetched.records, offset, end)
             self.on_data()
         stream.queue.extend(maker.finish())
 
-    def _filter(self, log_start_offset: int, transactions: FetchedTransactions) -> RecordFilter:
+    def _filter(self, log_start_offset: int, transactions: PassedTransactions) -> RecordFilter:
         """Return the selection without the records below the log start offset."""
         wanted = self.selection.offsets
         first = max(wanted.first or 0, log_start_offset)

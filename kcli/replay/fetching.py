@@ -19,7 +19,7 @@ from kcli.client.errors import KafkaError, KafkaTimeoutError
 from kcli.client.network_client import NetworkClient
 from kcli.client.shell.client_builder import build_network
 from kcli.client.shell.client_thread import ClientThread
-from kcli.format.primitives import crc32c
+from kcli.format.primitives import INT64_MAX, crc32c
 from kcli.format.record_batch import CRC_START, ENTRY_HEAD_BYTES, RecordBatch, entry_size, read_entry_header
 from kcli.log.reading.segment_reader import LogBatch
 from kcli.network.peer_request import PeerFailure
@@ -65,6 +65,30 @@ class Fetched(NamedTuple):
         A log may end with offsets that no batch has: the log cleaner or a repair has left an empty active segment.
         """
         return offset if self.records else max(offset, self.end_offset)
+
+
+class FetchPosition:
+    """The next offset of a partition that is read up to `end_offset`, answer by answer."""
+
+    def __init__(self, offset: int, end_offset: int) -> None:
+        self.offset = offset
+        self._end_offset = end_offset
+        self._empty = 0
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether nothing is left to read."""
+        return self.offset >= self._end_offset
+
+    def go_on(self, fetched: Fetched, next_offset: int) -> bool:
+        """Continue after an answer, whose batches end at `next_offset`.
+
+        Return False if the log ends before `end_offset`: MOST_EMPTY_ANSWERS in a row have brought nothing.
+        """
+        moved = max(next_offset, min(fetched.skip_missing(self.offset), self._end_offset))
+        self._empty = 0 if moved > self.offset else self._empty + 1
+        self.offset = moved
+        return self._empty < MOST_EMPTY_ANSWERS
 
 
 class FetchedFile:
@@ -143,11 +167,10 @@ def fetch_some(network: NetworkClient, topic: str, partition: int, offset: int) 
     After MOST_EMPTY_ANSWERS the last one is returned, from which `skip_missing` does not go on: the log ends here. Raises as
     `fetch` does.
     """
-    empty = 0
+    position = FetchPosition(offset, INT64_MAX)
     while True:
         fetched = yield from fetch(network, topic, partition, offset)
-        empty += 1
-        if fetched.records or fetched.skip_missing(offset) > offset or empty >= MOST_EMPTY_ANSWERS:
+        if fetched.records or not position.go_on(fetched, offset) or position.offset > offset:
             return fetched
 
 

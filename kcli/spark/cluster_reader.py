@@ -18,6 +18,7 @@ from concurrent.futures import Future
 from typing import NamedTuple
 
 from kcli.client.client_config import SCHEME
+from kcli.client.consumer.completed_fetch import FetchedTransactions
 from kcli.client.errors import ClientError
 from kcli.client.shell.client_builder import Setting, property_texts
 from kcli.format.primitives import INT64_MAX
@@ -28,7 +29,7 @@ from kcli.log.files.checkpoint_files import TopicPartition
 from kcli.log.reading.batch_records import RecordScanner
 from kcli.log.reading.segment_reader import LogBatch
 from kcli.log.reading.transaction_filter import AbortedTransaction, AbortedTransactions, is_abort
-from kcli.replay.fetching import Aborted, FetchClient, Fetched, FetchedFile, OffsetOutOfRangeError, batches_in
+from kcli.replay.fetching import Aborted, FetchClient, Fetched, FetchedFile, FetchPosition, OffsetOutOfRangeError, batches_in
 from kcli.replay.steps import topic_id
 from kcli.spark.log_partitions import PlanError
 from kcli.spark.read_options import ReadOptions
@@ -40,8 +41,6 @@ CLIENT_SETTINGS: dict[str, Setting] = {
     "default.api.timeout.ms": 30_000,
     "allow.auto.create.topics": False,
 }
-# A log counts as truncated after this number of answers without a record, 500 ms each: a new leader may learn its end late.
-MOST_EMPTY_ANSWERS = 20
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 
 
@@ -86,15 +85,18 @@ def fetch_windows(
 
     Calls `lost(first, end)` for offsets that the cluster has deleted. Raises PlanError, ClientError.
     """
-    key, offset, end = (part.topic, part.partition), part.first_offset, part.end_offset
+    key, end = (part.topic, part.partition), part.end_offset
+    position = FetchPosition(part.first_offset, end)
     fetcher.connect(part.topic)
     fetcher.check_topic(part)
 
     def begin() -> Future[Fetched]:
+        offset = position.offset
         return fetcher.fetch(key, offset, _READ_COMMITTED if offset < stable_offset else _READ_UNCOMMITTED)
 
-    coming, empty = begin(), 0
-    while offset < end:
+    coming = begin()
+    while not position.is_at_end:
+        offset = position.offset
         try:
             fetched = coming.result()
         except OffsetOutOfRangeError:
@@ -102,24 +104,17 @@ def fetch_windows(
             if start <= offset:
                 raise PlanError(f"{part.file}: the log has no offset {offset} any more: it was truncated") from None
             lost(offset, min(start, end))
-            offset = start
+            position.offset = start
             coming = begin()
             continue
         fetcher.check_topic(part)
         window = _window(fetched, offset, end)
-        missing_to = min(fetched.skip_missing(offset), end)
-        if window is None and missing_to > offset:
-            empty, offset = 0, missing_to
-        elif window is None:
-            empty += 1
-            if empty >= MOST_EMPTY_ANSWERS:
-                raise PlanError(
-                    f"{part.file}: the log ends at offset {fetched.high_watermark} now, and was to be read up to {end}: it was "
-                    "truncated; run the job again"
-                )
-        else:
-            empty, offset = 0, window.next_offset
-        if offset < end:
+        if not position.go_on(fetched, offset if window is None else window.next_offset):
+            raise PlanError(
+                f"{part.file}: the log ends at offset {fetched.high_watermark} now, and was to be read up to {end}: it was "
+                "truncated; run the job again"
+            )
+        if not position.is_at_end:
             coming = begin()
         if window is not None and window.batches:
             yield window
@@ -208,15 +203,13 @@ def _with_aborted(known: AbortedTransactions, window: FetchedWindow) -> AbortedT
     """Return the known transactions and those that the answer lists: each ends with its marker, or after the window."""
     if not window.aborted:
         return known
-    scanner, ends = RecordScanner(1), dict[int, list[int]]()
+    scanner, listed, aborted = RecordScanner(1), FetchedTransactions(window.aborted), list(known.aborted)
     for batch in window.batches:
         header = batch.header
+        listed.begin(header.last_offset)
         if isinstance(header, RecordBatch) and header.is_control and is_abort(batch, scanner):
-            ends.setdefault(header.producer_id, []).append(header.base_offset)
-    aborted = list(known.aborted)
-    for one in sorted(window.aborted, key=lambda one: one.first_offset):
-        markers = ends.get(one.producer_id, [])
-        while markers and markers[0] < one.first_offset:
-            del markers[0]
-        aborted.append(AbortedTransaction(one.producer_id, one.first_offset, markers.pop(0) if markers else INT64_MAX))
+            first_offset = listed.end(header.producer_id)
+            if first_offset >= 0:
+                aborted.append(AbortedTransaction(header.producer_id, first_offset, header.base_offset))
+    aborted += (AbortedTransaction(producer_id, first_offset, INT64_MAX) for producer_id, first_offset in listed.left())
     return AbortedTransactions(aborted, known.open_transactions, known.log_end_offset, known.problems)

@@ -21,7 +21,7 @@ from kcli.client.shell.admin import Admin
 from kcli.client.shell.producer import Producer
 from kcli.commands.app import main
 from kcli.log.disk.os_disk import OsDisk
-from kcli.spark import cluster_reader
+from kcli.replay import fetching
 from kcli.spark.data_source import KafkaLogDataSource
 from kcli.spark.log_partitions import PlanError, UnknownTopicError
 from kcli.spark.planning import OffsetRange, count_plan, find_partitions
@@ -219,7 +219,7 @@ def test_a_cluster_that_cannot_be_reached(url: str, message: str, monkeypatch: p
 
 def test_a_log_that_was_cut_ends_the_task(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """A task does not wait for ever for records that are gone."""
-    monkeypatch.setattr(cluster_reader, "MOST_EMPTY_ANSWERS", 1)
+    monkeypatch.setattr(fetching, "MOST_EMPTY_ANSWERS", 1)
     reader, splits = splits_of(cluster.url, subscribe="orders")
     planned = splits[0].ranges[0]._replace(partition=1, file=f"{cluster.url}/orders-1", first_offset=99, end_offset=10_000)
     splits[0].ranges[:] = [planned]

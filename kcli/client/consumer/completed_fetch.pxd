@@ -6,6 +6,21 @@ from kcli.format cimport batch_header, byte_address, loop_results, record_scan
 cdef Py_ssize_t MIN_ENTRY_BYTES, SIZE_AT, OVERHEAD_BYTES, MIN_ENTRY_SIZE
 
 @cython.final
+cdef class FetchedTransactions:
+    cdef list _pending
+    cdef dict _begun
+
+    @cython.locals(pending=list)
+    cpdef object begin(self, long long last_offset)
+
+    cpdef bint is_aborted(self, long long producer_id) except -9
+
+    cpdef object end(self, long long producer_id)
+
+    cpdef list left(self)
+
+
+@cython.final
 cdef class CompletedFetch:
     cdef public str topic
     cdef public int partition
@@ -18,8 +33,7 @@ cdef class CompletedFetch:
     cdef batch_header.BatchHeader _header
     cdef bint _checks_crcs
     cdef Py_ssize_t _at, _position, _limit
-    cdef list _pending_aborts
-    cdef set _aborted
+    cdef FetchedTransactions _transactions
     cdef long long _left, _batch_next_offset
     cdef int _status, _timestamp_type
     cdef object _general
@@ -61,7 +75,7 @@ cdef class CompletedFetch:
     @cython.locals(size=cython.longlong, end=Py_ssize_t)
     cdef Py_ssize_t _entry_end(self) except -9
 
-    @cython.locals(header=batch_header.BatchHeader, pending=list)
+    @cython.locals(header=batch_header.BatchHeader, transactions=FetchedTransactions)
     cdef bint _is_left_out(self) except -9
 
     cpdef discard(self)

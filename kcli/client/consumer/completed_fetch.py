@@ -39,6 +39,38 @@ OVERHEAD_BYTES = 12
 MIN_ENTRY_SIZE = 14
 
 
+class FetchedTransactions:
+    """The aborted transactions that an answer to Fetch lists, for a reader that passes the batches of the answer in order.
+
+    `aborted` are their (producer id, first offset). The list has every aborted transaction that reaches into the answer; one
+    begins with the first batch that reaches its first offset, and ends with the ABORT marker of its producer. The readers of
+    kcli.replay and kcli.spark use it, too.
+    """
+
+    def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
+        self._pending = sorted(aborted, key=lambda one: one[1], reverse=True)
+        self._begun: dict[int, int] = {}  # the first offsets, by producer id
+
+    def begin(self, last_offset: int) -> None:
+        """Begin the transactions up to a batch that ends at `last_offset`."""
+        pending = self._pending
+        while pending and pending[len(pending) - 1][1] <= last_offset:
+            producer_id, first_offset = pending.pop()
+            self._begun.setdefault(producer_id, first_offset)
+
+    def is_aborted(self, producer_id: int) -> bool:
+        """Return whether a transactional batch of a producer belongs to an aborted transaction."""
+        return producer_id in self._begun
+
+    def end(self, producer_id: int) -> int:
+        """End the transaction of a producer at its ABORT marker; return its first offset, -1 if the answer does not list it."""
+        return self._begun.pop(producer_id, -1)
+
+    def left(self) -> list[tuple[int, int]]:
+        """Return the (producer id, first offset) of those that have not ended: their markers are after the answer."""
+        return [*self._begun.items(), *reversed(self._pending)]
+
+
 class CompletedFetch:
     """What is left of one answer for one partition; `columns` are shared by all fetches of a consumer.
 
@@ -68,8 +100,7 @@ class CompletedFetch:
         self._checks_crcs = checks_crcs
         self._header = batch_header.BatchHeader()
         self._at = 0  # the first byte that is not read yet
-        self._pending_aborts = None if aborted is None else sorted(aborted, key=lambda one: one[1], reverse=True)
-        self._aborted: set[int] = set()
+        self._transactions = None if aborted is None else FetchedTransactions(aborted)
         # The batch that is being read.
         self._buffer: Buffer = self._records_view
         self._position = 0
@@ -354,16 +385,15 @@ class CompletedFetch:
     def _is_left_out(self) -> bool:
         """Return whether no record of the batch is returned, because of its kind or the end of its transaction."""
         header = self._header
-        pending = self._pending_aborts
-        if pending is None or header.producer_id < 0:
+        transactions = self._transactions
+        if transactions is None or header.producer_id < 0:
             return header.is_control
-        while pending and pending[len(pending) - 1][1] <= header.last_offset:
-            self._aborted.add(pending.pop()[0])
+        transactions.begin(header.last_offset)
         if header.is_control:
             if general_batches.is_abort_marker(self.records[header.records_position : header.end_position]):
-                self._aborted.discard(header.producer_id)
+                transactions.end(header.producer_id)
             return True
-        return header.is_transactional and header.producer_id in self._aborted
+        return header.is_transactional and transactions.is_aborted(header.producer_id)
 
     def _failure(self, error: FormatError) -> FetchedRecordError:
         next_offset = max(self._batch_next_offset, self.next_offset + 1)
