@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.damage.layout import NotApplicableError, cut, flip, patch
+from tests.damage.layout import NotApplicableError, append, cut, flip, patch
 from tests.fuzz.batches import LogBatch
 from tests.fuzz.directories import CHECKPOINTS, PartitionModel, Scene
 
@@ -295,8 +295,7 @@ def tail_of_zeros_or_noise(scene: Scene, rng: random.Random) -> str:
     _, logs = logs_of(scene, rng)
     log = rng.choice(logs)
     tail = rng.choice((bytes(rng.choice((5, 17, 4096))), rng.randbytes(rng.choice((10, 200)))))
-    with log.open("ab") as file:
-        file.write(tail)
+    append(log, tail)
     return f"{log.parent.name}/{log.name}: {len(tail)} bytes more, {'zeros' if not any(tail) else 'noise'}"
 
 

@@ -1,7 +1,7 @@
 """A second generator of damage, which knows nothing of how a repair judges, and the score of the repair on its cases.
 
-`python -m tests.fuzz.score --seeds A-B [--state FILE]` writes a scene of tests.fuzz.directories, damages it in one to three of
-these ways, repairs it, and compares what can be read with what was appended:
+`python -m tests.fuzz.score --seeds A-B [--state FILE] [--codecs]` writes a scene of tests.fuzz.directories, damages it in one
+to three of these ways, repairs it, and compares what can be read with what was appended:
 
     damage                  of the files
     ----------------------  ------------------------------------------------------------------------------------------------
@@ -33,6 +33,7 @@ where one of the same commit ended. The last line has the commit, the range and 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import random
 import subprocess
@@ -195,18 +196,18 @@ DAMAGES: tuple[Damage, ...] = (
 # -------------------------------------------------------------------------------------------------------------- the score
 
 
-def score_seed(seed: int) -> dict[str, Any]:
-    """Run the case of a seed -> its damages and its score."""
-    rng = random.Random(f"score {seed}")
+def score_seed(seed: int, *, keeps_codecs: bool = False) -> dict[str, Any]:
+    """Run the case of a seed -> its damages and its score; `keeps_codecs` is another scene for the same seed."""
+    rng = random.Random(f"score codecs {seed}" if keeps_codecs else f"score {seed}")
     with tempfile.TemporaryDirectory(prefix=f"score-{seed}-", dir=fast_directory()) as parent:
-        scene = write_scene(Path(parent), rng)
+        scene = write_scene(Path(parent), rng, keeps_codecs=keeps_codecs)
         done = []
         for _ in range(rng.choice((1, 1, 2, 2, 3))):
             try:
                 done.append(f"{(damage := rng.choice(DAMAGES)).__name__}: {damage(scene, rng)}")
             except NotApplicableError:
                 continue
-        result: dict[str, Any] = {"seed": seed, "damages": done}
+        result: dict[str, Any] = {"seed": seed, "codecs": keeps_codecs, "damages": done}
         try:
             result.update(_score(scene))
         except Exception as error:  # a fault of kcli is what is looked for
@@ -285,16 +286,19 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--seeds", required=True, help="A-B, or one number")
     parser.add_argument("--state", type=Path, help="a file that has the results, to go on where a run ended")
     parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--codecs", action="store_true", help="scenes of compacted logs whose batches keep their codecs")
     arguments = parser.parse_args(words)
+    run = functools.partial(score_seed, keeps_codecs=arguments.codecs)
     first, _, last = arguments.seeds.partition("-")
     seeds, commit = range(int(first), int(last or first) + 1), _commit()
     results = []
     if arguments.state is not None and arguments.state.exists():
         rows = [json.loads(line) for line in arguments.state.read_text().splitlines()]
-        results = [row for row in rows if row["commit"] == commit and row["seed"] in seeds]
+        rows = [row for row in rows if (row["commit"], row.get("codecs", False)) == (commit, arguments.codecs)]
+        results = [row for row in rows if row["seed"] in seeds]
     left = sorted(set(seeds) - {row["seed"] for row in results})
     with ProcessPoolExecutor(arguments.processes) as pool:
-        for result in pool.map(score_seed, left, chunksize=4) if len(left) > 1 else map(score_seed, left):
+        for result in pool.map(run, left, chunksize=4) if len(left) > 1 else map(run, left):
             results.append({"commit": commit, **result})
             if arguments.state is not None:
                 with arguments.state.open("a") as file:

@@ -15,8 +15,8 @@ from tests.fuzz.score import DAMAGES, FAULTS, main, score_seed
 FAST, CI = range(16), range(31, 200)
 
 
-def check(seeds: range) -> None:
-    results = [score_seed(seed) for seed in seeds]
+def check(seeds: range, *, keeps_codecs: bool = False) -> None:
+    results = [score_seed(seed, keeps_codecs=keeps_codecs) for seed in seeds]
     assert all(one["damages"] or one["restored"] for one in results)
     assert [one for one in results if one.get("error") or one.get("silent")] == []
 
@@ -28,6 +28,14 @@ def test_no_whole_record_is_lost_in_silence() -> None:
 @pytest.mark.ci
 def test_no_whole_record_of_more_cases_is_lost_in_silence() -> None:
     check(CI)
+
+
+@pytest.mark.parametrize(
+    "seeds", [range(4), pytest.param(range(4, 20), marks=pytest.mark.ci), pytest.param(range(20, 400), marks=pytest.mark.slow)]
+)
+def test_no_whole_record_between_gaps_is_lost_in_silence(seeds: range) -> None:
+    """Compacted logs whose batches are compressed: nothing but a chain of batches says where the log continues after damage."""
+    check(seeds, keeps_codecs=True)
 
 
 def test_a_run_goes_on_where_one_ended(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,7 @@ from kcli.log.files.quarantine import Quarantine
 from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 from tests.conftest import LogSet, every_log_set
 from tests.damage import DAMAGES
-from tests.damage.layout import flip
+from tests.damage.layout import cut, flip
 from tests.inspect.verified import codes, verify
 
 SETS = [pytest.param(found, id=found.data.parent.name) for found in every_log_set()]
@@ -458,8 +458,7 @@ def cut_at_batch(log: Path, end_offset: int) -> None:
     with SegmentReader(OsDisk(), str(log)) as reader:
         batches = [one for one in reader.batches() if isinstance(one, LogBatch)]
         position = next(one.position for one in batches if one.header.last_offset >= end_offset)
-    with log.open("r+b") as file:
-        file.truncate(position)
+    cut(log, position)
 
 
 @pytest.mark.parametrize("left", [(), ("12050.snapshot",), ("12000.snapshot",), ("12000.snapshot", "12050.snapshot")])
