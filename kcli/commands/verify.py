@@ -72,7 +72,9 @@ def run(args: argparse.Namespace) -> int:
     if not args.paths:
         verb, command = ("repair", "verify --repair") if args.repair else ("verify", "verify")
         raise CannotRun(f"name what to {verb}: kcli {command} PATH...")
-    if not args.repair and args.processes is not None and args.processes < 1:
+    if args.processes is not None and args.repair:
+        raise CannotRun("--processes is for verifying: a repair changes one partition after the other")
+    if args.processes is not None and args.processes < 1:
         raise CannotRun("--processes takes a number of cores, 1 or more")
     disk = OsDisk()
     targets, problems = resolve_paths(disk, args.paths)

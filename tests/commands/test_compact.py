@@ -428,7 +428,7 @@ def test_a_locked_directory_is_refused(logs: Path, tmp_path: Path, capfd: pytest
         assert holder.stdout.readline() == b"held\n"
         for words in ((), ("--dry-run",), ("--to", tmp_path / "new"), ("--compression", "zstd")):
             assert run(*words, logs) == 2
-            assert "a broker is running on this directory; stop it, then compact" in capfd.readouterr().err
+            assert "a broker or another command uses this directory; stop it or wait, then compact" in capfd.readouterr().err
     finally:
         holder.stdin.close()
         holder.wait()

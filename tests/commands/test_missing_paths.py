@@ -48,6 +48,16 @@ def test_alone(words: list[str], name: str, tmp_path: Path, capfd: pytest.Captur
     assert "json" in words or "no such file" not in out
 
 
+def test_an_empty_path(data: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """A variable of the shell that is not set is not the working directory: compact --apply would change it."""
+    monkeypatch.chdir(data)
+    before = {path.name: path.stat().st_mtime_ns for path in data.rglob("*")}
+    for words in (*COMMANDS, ["compact", "--any-policy", "--active", "--unclean", "--assume-committed", "--apply"]):
+        assert main([*words, ""]) == 2, words
+        assert "the path is empty; . is the working directory" in capfd.readouterr().err, words
+    assert {path.name: path.stat().st_mtime_ns for path in data.rglob("*")} == before
+
+
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_an_empty_directory(words: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """It is not a log directory without partitions: a disk may not be mounted."""

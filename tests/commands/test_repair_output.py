@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -237,6 +238,32 @@ def test_a_quarantine_that_cannot_be_made_leaves_all_as_it_was(tmp_path: Path, c
         assert claim not in printed
 
 
+def test_a_disk_that_fills_names_the_file_and_claims_no_quarantine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The manifest cannot be written; the other partition needs none, and its repair is not all that was to be done."""
+    root = tmp_path / "logs"
+    partition(root, "t-0", [batch(0, 5), b"garbage"])
+    partition(root, "u-0", [batch(7, 5)])
+    root_files(root, clean=False)
+    (root / "u-0" / f"{7:020d}.log").rename(root / "u-0" / f"{5:020d}.log")
+    write = os.write
+
+    def write_no_manifest(fd: int, data: bytes) -> int:
+        if b'"log_directory"' in bytes(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(fd, data)
+
+    before = tree(root / "t-0")
+    monkeypatch.setattr(os, "write", write_no_manifest)
+    assert run("--apply", str(root)) == 1
+    printed = capfd.readouterr().out
+    assert tree(root / "t-0") == before
+    assert f"problem {tmp_path}/logs.quarantine/1/manifest.json: No space left on device" in printed
+    assert "the quarantine, with" not in printed and not (tmp_path / "logs.quarantine/1").exists()
+    assert "carried out except for the problems" in printed and not printed.endswith(", carried out\n")
+
+
 def test_a_directory_in_place_of_the_lock_is_refused(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A sentence that names it; a program gets its closing line."""
     (logs / ".lock").mkdir()
@@ -328,6 +355,7 @@ def test_a_quarantine_elsewhere_is_used(logs: Path, tmp_path: Path) -> None:
     ("words", "message"),
     [
         (["--repair"], "name what to repair"),
+        (["--repair", "--processes", "2", "/"], "--processes is for verifying"),
         (["--repair", "/nonexistent/x"], "there is no such file or directory"),
         (["--apply", "/"], "add --repair"),
         (["--like-kafka", "/"], "add --repair"),

@@ -34,7 +34,7 @@ from kcli.inspect.node_defaults import DefaultsOf, NodeDefaults, NodeLayers, kaf
 from kcli.inspect.process_pool import SMALL_BYTES, ProcessPool, count_bytes
 from kcli.log.disk.port import LogDisk, base_name, join_path
 from kcli.log.files.indexes import IndexSettings
-from kcli.log.files.log_directory import log_bytes, read_checkpoints, read_log_directory
+from kcli.log.files.log_directory import LOCK_HOLDERS, log_bytes, read_checkpoints, read_log_directory
 from kcli.log.files.quarantine import default_folder
 
 _CHECKPOINTS = (
@@ -158,7 +158,7 @@ class Compaction:
         )
 
     def _locked(self, directory: str) -> str:
-        return f"{self._root(directory, FileKind.LOCK)} is locked: a broker is running on this directory; stop it, then compact"
+        return f"{self._root(directory, FileKind.LOCK)} is locked: {LOCK_HOLDERS}, then compact"
 
     def _is_unclean(self, directory: str) -> bool:
         """Return True for a broker's log directory without the mark of a clean stop; any other directory holds copies."""

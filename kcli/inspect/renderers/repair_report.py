@@ -138,7 +138,9 @@ class TextRepairReport:
             counts += f", {format_count(summary.left, 'finding')} left for you"
         if summary.problems:
             counts += f", {format_count(summary.problems, 'problem')}"
-        if summary.is_applied and summary.changes:
+        if summary.is_applied and summary.changes and summary.problems:
+            yield f"{counts}; carried out except for the problems: repair again when their causes are gone"
+        elif summary.is_applied and summary.changes:
             yield f"{counts}, carried out"
         elif summary.changes:
             yield f"{counts}; nothing was changed: --apply carries it out"

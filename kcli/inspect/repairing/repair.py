@@ -48,6 +48,7 @@ from kcli.log.disk.planned_disk import REMOVE, REWRITE, WRITE, Change, PlannedDi
 from kcli.log.disk.port import Disk, base_name, join_path, parent_path
 from kcli.log.files.indexes import IndexSettings
 from kcli.log.files.log_directory import (
+    LOCK_HOLDERS,
     LogDirectory,
     PartitionDirectory,
     ResolvedPath,
@@ -152,7 +153,7 @@ class LogDirectoryRepair:
         return release
 
     def _locked(self) -> str:
-        return f"{self._root(FileKind.LOCK)} is locked: a broker is running on this directory; stop it, then repair"
+        return f"{self._root(FileKind.LOCK)} is locked: {LOCK_HOLDERS}, then repair"
 
     def _root(self, kind: FileKind) -> str:
         return join_path(self.directory, kind.value)

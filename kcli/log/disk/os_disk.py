@@ -283,7 +283,8 @@ class OsDisk:
             finally:
                 os.close(fd)
             os.replace(temporary, path)
-        except BaseException:
+        except BaseException as error:
+            _name_file(error, path)
             with suppress(OSError):
                 os.remove(temporary)
             raise
@@ -294,6 +295,9 @@ class OsDisk:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
             _write_all(fd, data)
+        except OSError as error:
+            _name_file(error, path)
+            raise
         finally:
             os.close(fd)
 
@@ -303,6 +307,9 @@ class OsDisk:
         try:
             os.lseek(fd, position, os.SEEK_SET)
             _write_all(fd, data)
+        except OSError as error:
+            _name_file(error, path)
+            raise
         finally:
             os.close(fd)
 
@@ -383,6 +390,9 @@ class OsDisk:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
+        except OSError as error:
+            _name_file(error, path)
+            raise
         finally:
             os.close(fd)
 
@@ -390,6 +400,12 @@ class OsDisk:
         """Wait until a directory's entries are on the device; no error if the system cannot flush directories."""
         with suppress(OSError):
             self.flush(path)
+
+
+def _name_file(error: BaseException, path: str) -> None:
+    """Give an error of a descriptor (no space, a limit of sizes) the name of its file, so that a message can name it."""
+    if isinstance(error, OSError) and error.filename is None:
+        error.filename = path
 
 
 def _write_all(fd: int, data: bytes | memoryview) -> None:

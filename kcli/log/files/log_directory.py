@@ -45,6 +45,7 @@ PARTITION_KINDS = frozenset(
 # The problem of a directory that `is_file_name`.
 NOT_PLAIN = "neither a plain file nor a directory (a pipe, socket, device or broken link)"
 NOT_OF_KAFKA = "not a file that Kafka writes; name segments (.log, decompressed), indexes, snapshots or directories"
+LOCK_HOLDERS = "a broker or another command uses this directory; stop it or wait"
 DIRECTORY_NOT_FILE = "a directory, and Kafka has a file of this name: move it away"
 _ROOT_KINDS = frozenset(FileKind) - PARTITION_KINDS - {FileKind.UNKNOWN}
 # Root files that identify a log directory.
@@ -402,7 +403,7 @@ def resolve_paths(disk: Disk, paths: Iterable[str]) -> tuple[list[ResolvedPath],
 
 def _resolve(disk: Disk, path: str) -> ResolvedPath | PathProblem:
     if not disk.exists(path):
-        return PathProblem(path, f"{path}: {why_missing(disk, path)}")
+        return PathProblem(path, f"{path or '(no path)'}: {why_missing(disk, path)}")
     if not disk.is_directory(path):
         if not disk.is_regular(path):
             return PathProblem(path, f"{path}: {NOT_PLAIN}")
@@ -423,6 +424,8 @@ def _resolve(disk: Disk, path: str) -> ResolvedPath | PathProblem:
 
 def why_missing(disk: Disk, path: str) -> str:
     """Return the error message for a path that does not exist, or is in a directory that the user may not search."""
+    if not path:
+        return "the path is empty; . is the working directory"
     try:
         disk.size(path)
     except PermissionError as error:

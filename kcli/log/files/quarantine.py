@@ -190,6 +190,11 @@ class Quarantine:
             self._write_manifest(complete=False)
         except OSError:
             del self._entries[entries:], self._lost[all_lost:]
+            if not self._entries and self._numbered:
+                # No folder is reported that has no manifest.
+                with suppress(OSError):
+                    self._disk.remove_directory(self._numbered)
+                self._numbered = ""
             raise
 
     def _add(self, path: str, part: tuple[int, int] | None, why: str) -> None:
