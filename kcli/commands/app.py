@@ -64,12 +64,21 @@ the cluster refused the request; 2 the command could not run, a path is missing,
 docs/ and the README have examples."""
 
 
+# What the value of an option is called if it is a place.
+_PLACES = ("DIR", "FILE", "PATH", "HOST:PORT")
+
+
 class _StoreOnce(argparse._StoreAction):
-    """An option with one value: given twice, it is an error (as in Kafka's tools), since only one could have an effect."""
+    """An option with one value: given twice, it is an error (as in Kafka's tools), since only one could have an effect.
+
+    So is an empty place (`--to "$UNSET"`): without its place, the command would do something else, such as to compact in place.
+    """
 
     def __call__(self, parser: argparse.ArgumentParser, namespace: object, values: object, option: str | None = None) -> None:
-        """Store the value. Raises ArgumentError for a second one."""
+        """Store the value. Raises ArgumentError for a second one, and for an empty place."""
         assert isinstance(parser, Parser)
+        if values == "" and str(self.metavar).startswith(_PLACES):
+            raise argparse.ArgumentError(self, "its value is empty: name a place, or leave the option out")
         if option is not None and self.dest in parser.given:
             raise argparse.ArgumentError(self, "it was given twice, and takes one value")
         parser.given.add(self.dest)

@@ -81,6 +81,20 @@ def test_an_option_with_one_value_is_refused_if_it_is_given_twice(line: Line, ca
         assert "was given twice, and takes one value" in capfd.readouterr().err, words
 
 
+def test_an_option_with_an_empty_place_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    """compact --apply --to "$UNSET" would compact in place."""
+    tried = set()
+    for line in LINES:
+        for option in line.parser._actions:
+            if option.option_strings and option.nargs is None and str(option.metavar) in ("DIR", "FILE", "PATH"):
+                with pytest.raises(SystemExit) as ended:
+                    build_parser(line.words[0]).parse_args([*line.words[1:], option.option_strings[0], ""])
+                assert ended.value.code == EXIT_CANNOT_RUN
+                assert "its value is empty: name a place" in capfd.readouterr().err, (line.words, option.option_strings)
+                tried.add((line.words[0], option.option_strings[0]))
+    assert {("compact", "--to"), ("verify", "--quarantine"), ("to-parquet", "--out"), ("replay", "--progress")} <= tried
+
+
 def test_options_of_two_command_lines_are_not_mixed() -> None:
     parser = build_parser("consume")
     assert [parser.parse_args(["--format", text, "--topic", "a", "--topic", "b"]).format for text in ("%k", "%s")] == [
