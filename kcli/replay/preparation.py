@@ -57,7 +57,7 @@ from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, INIT_PRODUCER_ID
 from kcli.replay.fetching import OffsetOutOfRangeError, batches_in, fetch_some
 from kcli.replay.partition_replay import MAX_MESSAGE_BYTES, Found, FoundBatch, PartitionReplay, truncated
-from kcli.replay.progress import PartitionProgress, ProgressStore
+from kcli.replay.progress import PartitionProgress, ProgressStore, check_alone
 from kcli.replay.replayer import Prepared
 from kcli.replay.source import SEQUENCES, CommittedOffset, Source, SourceTopic, TopicPartition
 from kcli.replay.steps import RESTART, Pause, ReplayError, Steps, ask, connect, execute, list_offsets, refresh, topic_id
@@ -341,6 +341,7 @@ class Preparation:
         }
         if new:
             yield from self._store.save(new)
+            yield from check_alone(self._store, list(new), producer[0])
         first = {topic for topic, _ in new}  # an earlier run has reported the settings of the others
         self._note_settings({name: values for name, values in configs.items() if name in first})
         replays = []

@@ -109,6 +109,20 @@ class ProgressStore(Protocol):
         ...
 
 
+def check_alone(store: ProgressStore, partitions: list[TopicPartition], producer_id: int) -> Steps[None]:
+    """Raise ReplayError if another run has replaced the progress, whose producer id is another one then.
+
+    A run that begins later goes on with the producer id of the first, so that the brokers drop what both send. Only runs
+    that begin at the same time have an id each.
+    """
+    loaded = yield from store.load(partitions)
+    if any(one.producer_id != producer_id for one in loaded.values()):
+        raise ReplayError(
+            f"{store.where} has the progress of another run of this replay, which began at the same time or with --restart: "
+            "this run has ended; what both have sent is in the target twice"
+        )
+
+
 def encode_metadata(progress: PartitionProgress) -> str:
     """Return what is kept next to the source offset, as the metadata of a committed offset."""
     return " ".join(

@@ -32,7 +32,7 @@ from kcli.protocol.apis import API_KEYS, PRODUCE
 from kcli.protocol.message import Message
 from kcli.replay.group_offsets import Commit, GroupOffsets, place_earlier
 from kcli.replay.partition_replay import MAX_IN_FLIGHT, MAX_MESSAGE_BYTES, BatchState, InFlightBatch, PartitionReplay
-from kcli.replay.progress import ProgressStore
+from kcli.replay.progress import ProgressStore, check_alone
 from kcli.replay.scheduling import AtOnce, Schedule, Sent
 from kcli.replay.source import CommittedOffset, OutgoingBatch, Source, TopicPartition
 from kcli.replay.steps import ReplayError, StepRunner, Steps, as_client_error, refresh
@@ -425,6 +425,7 @@ class Replayer:
         try:
             yield from self._commit_known_offsets()
             if progress:
+                yield from check_alone(self._store, list(progress), self._producer[0])
                 yield from self._store.save(progress)
         except ClientError:
             for partition in changed:

@@ -12,6 +12,7 @@ import pytest
 from kcli.log.disk.os_disk import OsDisk
 from kcli.selecting.selection import Selection, parse_selection
 from tests.log_builder import PartitionBuilder
+from tests.replay.fake_cluster import FakeNetwork
 from tests.replay.test_cluster_source import Reader
 from tests.replay.test_replayer import FaultyDisk, Scene, of_values
 
@@ -98,3 +99,21 @@ def test_records_before_the_end_of_a_truncated_source_are_sent(tmp_path: Path) -
     reader.log.truncate(6)
     stream = reader.read(0)
     assert stream.is_cut and [batch.record_count for batch in stream.queue] == [6]
+
+
+@pytest.mark.parametrize("kept", ["group", "file"])
+@pytest.mark.parametrize("seed", range(20))
+def test_two_runs_at_the_same_time(tmp_path: Path, seed: int, kept: str) -> None:
+    """Each with a producer id of its own: records that came twice are told, by an error."""
+    of_values(tmp_path / "data", VALUES)
+    progress = tmp_path / "progress" if kept == "file" else None
+    scenes = [Scene(tmp_path / "data", seed, 0.0, progress) for _ in range(2)]
+    scenes[1].cluster = scenes[0].cluster
+    scenes[1].network = FakeNetwork(scenes[0].cluster, scenes[1].rng, 0.0)
+    runs = [(scene, *scene.start()) for scene in scenes]
+    while going := [run for run in runs if not run[2]]:
+        scene, replayer, ended = scenes[0].rng.choice(going)
+        scene.network.run(replayer.poll, lambda ended=ended: bool(ended), 1)
+    errors = [str(ended[0]) for _, _, ended in runs if ended[0] is not None]
+    assert errors or scenes[0].arrived()["t", 0] == VALUES
+    assert not [error for error in errors if "in the target twice" not in error and "is another run" not in error]

@@ -85,8 +85,8 @@ class Scene:
         self.older: dict[str, str] = {}  # identities by group
         self.disk = OsDisk()
 
-    def run(self, most_events: int = 1_000_000) -> Replayer | None:
-        """Run -> None if it was killed after so many events. Raises what ended it."""
+    def start(self) -> tuple[Replayer, list[ClientError | None]]:
+        """Start a run -> it, and what will have ended it."""
         client = self.network.client()
         self.problems = problems = Problems(self.notes.append)
         source = DirectorySource(
@@ -104,6 +104,11 @@ class Scene:
         replayer = Replayer(client, source, store, prepare, self.schedule, self.committed, check)
         ended: list[ClientError | None] = []
         replayer.run(lambda result, now_ms: ended.append(result), self.network.now_ms)
+        return replayer, ended
+
+    def run(self, most_events: int = 1_000_000) -> Replayer | None:
+        """Run -> None if it was killed after so many events. Raises what ended it."""
+        replayer, ended = self.start()
         if not self.network.run(replayer.poll, lambda: bool(ended), most_events):
             return None
         if ended[0] is not None:
