@@ -74,6 +74,8 @@ def run(args: argparse.Namespace) -> int:
             raise CannotRun(f"--{name} {number}: write a whole number from 0 to {most}")
     if not delimiter:
         raise CannotRun("--delimiter is empty: it has to be the bytes that end a line")
+    if args.key_separator == "":
+        raise CannotRun("--key-separator is empty: it has to be the text between key and value")
     from kcli.client import Producer
 
     deliveries = _Deliveries()

@@ -278,6 +278,7 @@ def test_bench_writes_and_reads_as_many_records_as_asked(server: LiveServer) -> 
         (["produce", "--input", "json", "--key-separator", ":"], 2, "--key-separator is for --input value"),
         (["produce", "--partition", "7"], 2, "t has no partition 7, only 1 from 0 on"),
         (["produce", "--delimiter", ""], 2, "--delimiter is empty"),
+        (["produce", "--key-separator", ""], 2, "--key-separator is empty"),
         (["produce", "--header", "flag"], 2, "--header flag: write NAME=VALUE"),
         (["produce", "/does/not/exist"], 2, "/does/not/exist: No such file or directory"),
         (["bench", "produce", "--num-records", "0"], 2, "--num-records must be 1 or more"),
