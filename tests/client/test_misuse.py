@@ -139,6 +139,16 @@ def test_a_wrong_argument_raises_in_its_own_call(server: LiveServer, kind: str) 
     assert ended(client.close) is None
 
 
+def test_a_negative_partition_is_refused_by_both_ways_of_a_record(server: LiveServer) -> None:
+    """Records of bytes without headers take a short way, on which -1 once was "any partition"."""
+    with Producer({"bootstrap.servers": f"127.0.0.1:{server.port}"}) as producer:
+        producer.send_and_wait("t", b"v")  # metadata is there: the short way is open
+        for headers in ((), [("a", b"1")]):
+            for partition in (-1, -7):
+                with pytest.raises(ValueError, match=f"the partition {partition} is negative"):
+                    producer.send("t", b"v", headers=headers, partition=partition)
+
+
 def check_works(client: object, server: LiveServer) -> None:
     """The client does what it is for."""
     if isinstance(client, Producer):

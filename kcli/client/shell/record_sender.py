@@ -62,7 +62,7 @@ class RecordSender:
         """
         is_plain = self._is_plain and timestamp is None and type(headers) is tuple and not headers
         is_plain = is_plain and (value is None or type(value) is bytes) and (key is None or type(key) is bytes)
-        is_plain = is_plain and type(topic) is str and (partition is None or type(partition) is int)
+        is_plain = is_plain and type(topic) is str and (partition is None or (type(partition) is int and partition >= 0))
         is_plain = is_plain and (on_delivery is None or callable(on_delivery))  # the slow way says what is wrong
         number = UNKNOWN_PARTITION if partition is None else partition
         if is_plain and self._append(topic, value, key, number, on_delivery):
