@@ -67,23 +67,28 @@ def test_a_partly_cached_file_stays_as_it_was(tmp_path: Path) -> None:
     size = CACHE_NEUTRAL_FILE_BYTES + 4097
     path.write_bytes(random.Random(3).randbytes(size))
     end = -(-size // page) * page
+    gaps = [(0, 3 * page), (4 * page, 500 * page), (900 * page, 4000 * page), (4001 * page, end)]
     with open(path, "rb", buffering=0) as opened:
-        os.fsync(opened.fileno())
-        os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        if uncached_ranges(opened.fileno(), 0, size) != [(0, end)]:
-            missing("this file system keeps every page")
-        os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
-        for start, stop in ((3, 4), (500, 900), (4000, 4001)):
-            os.pread(opened.fileno(), (stop - start) * page, start * page)
-        gaps = [(0, 3 * page), (4 * page, 500 * page), (900 * page, 4000 * page), (4001 * page, end)]
-        assert uncached_ranges(opened.fileno(), 0, size) == gaps
-        assert uncached_ranges(opened.fileno(), 3 * page + 5, 5 * page + 1) == [(4 * page, 6 * page)]
-        assert uncached_ranges(opened.fileno(), 600 * page, 700 * page) == []
-        file, rng = OsFile(str(path)), random.Random(4)
-        for start in (0, 0, *(rng.randrange(size) for _ in range(50)), 0):
-            for _ in range(20):
-                start += len(file.read_at(start, rng.choice((0, 61, 5000, 524_288))))
-        file.close()
+        for _ in range(5):  # the system may drop or keep a page for its own reasons; a fault of ours shows each time
+            os.fsync(opened.fileno())
+            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            if uncached_ranges(opened.fileno(), 0, size) != [(0, end)]:
+                missing("this file system keeps every page")
+            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+            for start, stop in ((3, 4), (500, 900), (4000, 4001)):
+                os.pread(opened.fileno(), (stop - start) * page, start * page)
+            cached = uncached_ranges(opened.fileno(), 0, size)
+            parts = [
+                uncached_ranges(opened.fileno(), *part) for part in ((3 * page + 5, 5 * page + 1), (600 * page, 700 * page))
+            ]
+            file, rng = OsFile(str(path)), random.Random(4)
+            for start in (0, 0, *(rng.randrange(size) for _ in range(50)), 0):
+                for _ in range(20):
+                    start += len(file.read_at(start, rng.choice((0, 61, 5000, 524_288))))
+            file.close()
+            if cached == uncached_ranges(opened.fileno(), 0, size) == gaps:
+                break
+        assert (cached, parts) == (gaps, [[(4 * page, 6 * page)], []])
         assert uncached_ranges(opened.fileno(), 0, size) == gaps
 
 
