@@ -117,7 +117,7 @@ class Soak:
         self._names = count()
         self._is_over, self._is_drained = threading.Event(), threading.Event()
         with Admin(self._client) as admin:
-            made = admin.create_topics([NewTopic(TOPIC, 2, configs={"retention.ms": "120000", "segment.ms": "20000"})])
+            made = admin.create_topics([NewTopic(TOPIC, 2, configs={"retention.ms": "600000", "segment.ms": "20000"})])
             value_of(made[TOPIC])
             share = ConfigResource(ResourceType.GROUP, "share")
             settings = {"share.auto.offset.reset": "earliest", "share.isolation.level": "read_committed"}
@@ -156,7 +156,7 @@ class Soak:
         for thread in self._readers:
             thread.join()
         if self.ledger.missing():
-            self.ledger.faults.append(f"{self.ledger.missing()} records were lost")
+            self.ledger.faults.append(f"{self.ledger.missing()} records were not read, or deleted before they were read")
 
     # --------------------------------------------------------------------------------------------------------- workers
 
