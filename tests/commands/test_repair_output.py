@@ -244,9 +244,9 @@ def test_a_disk_that_fills_names_the_file_and_claims_no_quarantine(
     """The manifest cannot be written; the other partition needs none, and its repair is not all that was to be done."""
     root = tmp_path / "logs"
     partition(root, "t-0", [batch(0, 5), b"garbage"])
-    partition(root, "u-0", [batch(7, 5)])
+    partition(root, "u-0", [batch(0, 5)])
     root_files(root, clean=False)
-    (root / "u-0" / f"{7:020d}.log").rename(root / "u-0" / f"{5:020d}.log")
+    (root / "u-0" / f"{0:020d}.timeindex").unlink()
     write = os.write
 
     def write_no_manifest(fd: int, data: bytes) -> int:
