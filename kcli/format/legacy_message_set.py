@@ -64,6 +64,8 @@ CRC_START = structs.MESSAGE_MAGIC_AT
 MIN_MESSAGE_BYTES = 14  # crc, magic, attributes and the sizes of key and value, in format 0
 CODEC_MASK = 0x07
 NO_TIMESTAMP = -1
+# Single messages become batches of format 2 of up to this size: the default of the producer's batch.size.
+GATHERED_BYTES = 16384
 
 
 class LegacyBatch(NamedTuple):
@@ -279,10 +281,7 @@ def _read_bytes(message: memoryview, position: int, end: int, what: str) -> tupl
 
 
 class UpgradedBatch:
-    """A batch in the making; `size_bytes` are its records' so far, before they are deflated.
-
-    `base_timestamp` is that of a delete horizon, whose flag is in `flags`.
-    """
+    """A batch in the making; `base_timestamp` is that of a delete horizon, whose flag is in `flags`."""
 
     def __init__(self, *, is_log_append_time: bool, flags: int = 0, base_timestamp: int | None = None) -> None:
         self.count = 0
@@ -291,14 +290,12 @@ class UpgradedBatch:
         self._base_timestamp = base_timestamp
         self._records = bytearray()
 
-    @property
-    def size_bytes(self) -> int:
-        """What its records take, before they are deflated."""
-        return len(self._records)
-
-    def holds(self, timestamp: int) -> bool:
-        """Return True if the delta of a timestamp fits in 64 bits."""
-        return self._base_timestamp is None or -INT64_MAX <= timestamp - self._base_timestamp <= INT64_MAX
+    def has_room(self, record: LegacyRecord, most_bytes: int = GATHERED_BYTES) -> bool:
+        """Return True if the records stay within `most_bytes` with this one, and the delta of its timestamp fits in 64 bits."""
+        if self._base_timestamp is None:
+            return True
+        size_bytes = len(self._records) + len(record.key or b"") + len(record.value or b"")
+        return size_bytes <= most_bytes and -INT64_MAX <= record.timestamp - self._base_timestamp <= INT64_MAX
 
     def add(self, record: LegacyRecord) -> None:
         """Add the next message. Raises CorruptRecordError if its offset cannot follow the others'."""

@@ -30,7 +30,7 @@ from typing import NamedTuple
 from kcli.format import loop_results
 from kcli.format.batch_join import JoinedBatch, JoinSpace
 from kcli.format.compression import deflate
-from kcli.format.legacy_message_set import LegacyBatch, LegacyRecord, UpgradedBatch
+from kcli.format.legacy_message_set import GATHERED_BYTES, LegacyBatch, LegacyRecord, UpgradedBatch
 from kcli.format.primitives import INT64_MAX, FormatError, InvalidRecordError, crc32c
 from kcli.format.record_batch import CODEC_MASK, HEADER_BYTES, LOG_APPEND_TIME_FLAG, NewRecordBatch, RecordBatch, read_header
 from kcli.format.record_copy import renumber_records
@@ -41,8 +41,6 @@ from kcli.selecting.record_filter import ALL, NONE, Indexes, RecordFilter
 from kcli.selecting.selected_log import BAD_CRC, BAD_RECORDS, Budget, crc_damage
 from kcli.selecting.selection import Range, Selection
 
-# The default of the producer's batch.size.
-GATHERED_BYTES = 16384
 # A larger batch is not joined: the time for its request is shorter than the time for its bytes.
 SMALL_BATCH_BYTES = 65536
 MOST_JOIN_BYTES = 64 * 1024 * 1024
@@ -455,10 +453,7 @@ class _Gathered:
 
     def may_take(self, header: LegacyBatch, record: LegacyRecord) -> bool:
         """Return whether a message belongs in this batch."""
-        if header.codec != self._codec or not self._batch.holds(record.timestamp):
-            return False
-        size = self._batch.size_bytes + len(record.key or b"") + len(record.value or b"")
-        return bool(self._codec) or size <= GATHERED_BYTES
+        return header.codec == self._codec and self._batch.has_room(record, INT64_MAX if self._codec else GATHERED_BYTES)
 
     def add(self, record: LegacyRecord) -> None:
         """Add a message."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kcli.commands.app import main
-from kcli.inspect.verification.findings import KINDS
+from kcli.inspect.verification.finding_kinds import KINDS
 from kcli.log.disk.os_disk import OsDisk
 from tests.conftest import every_log_set
 from tests.damage import DAMAGES

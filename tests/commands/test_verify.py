@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kcli.commands.app import main
-from kcli.inspect.verification.findings import KINDS
+from kcli.inspect.verification.finding_kinds import KINDS
 from tests.damage.layout import flip
 from tests.inspect.verified import batch, entry, partition, root_files
 
@@ -111,8 +111,8 @@ def run_with_stderr_on_a_terminal(arguments: list[str]) -> tuple[int, bytes]:
     parent, child = pty.openpty()
     program = (
         "import sys; from kcli.commands import progress; from kcli.inspect import compacting, verification; "
-        "import kcli.inspect.compacting.compaction, kcli.inspect.verification.workers; progress.MIN_BYTES = 0; "
-        "compacting.compaction.SMALL_BYTES = verification.workers.SMALL_BYTES = 0; "
+        "import kcli.inspect.compacting.compaction, kcli.inspect.verification.verifier; progress.MIN_BYTES = 0; "
+        "compacting.compaction.SMALL_BYTES = verification.verifier.SMALL_BYTES = 0; "
         "from kcli.commands.app import main; sys.exit(main(sys.argv[1:]))"
     )
     process = subprocess.Popen(

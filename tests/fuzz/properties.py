@@ -36,8 +36,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kcli.inspect.verification.finding_kinds import INFO
-from kcli.inspect.verification.findings import KINDS
+from kcli.inspect.verification.finding_kinds import INFO, KINDS
 from tests.fuzz import outputs
 from tests.fuzz.batches import FORGED, LogRecord
 from tests.fuzz.damages import BATCH, BLIND, SIDE

@@ -18,10 +18,9 @@ from hypothesis import strategies as st
 
 from kcli.commands.app import main
 from kcli.format.checkpoint import EpochStart, encode_leader_epochs
-from kcli.format.legacy_message_set import LegacyBatch
+from kcli.format.legacy_message_set import GATHERED_BYTES, LegacyBatch
 from kcli.format.primitives import INT64_MAX
 from kcli.format.record_batch import RecordBatch
-from kcli.inspect.compacting.conversion import GATHERED_BYTES
 from kcli.inspect.verification.finding_kinds import ERROR
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.reading.batch_records import RecordScanner

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from kcli.commands.app import main
-from kcli.inspect.verification.finding_kinds import HOLES, INFO
-from kcli.inspect.verification.findings import KINDS
+from kcli.inspect.verification.finding_kinds import HOLES, INFO, KINDS
 from tests.inspect.test_verifier_findings import CASES, Case
 
 

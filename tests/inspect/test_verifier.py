@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from kcli.format import compression, limits
 from kcli.format.compression import deflate
 from kcli.format.primitives import write_varint
-from kcli.inspect.verification import batches, workers
+from kcli.inspect.verification import batches, verifier
 from kcli.inspect.verification.verifier import Verifier, VerifyReport
 from kcli.log.disk.os_disk import OsDisk, OsFile
 from kcli.log.disk.port import DiskFile
@@ -270,7 +270,7 @@ def test_any_number_of_cores_gives_the_same_report(log_set: LogSet, tmp_path: Pa
             log.write_bytes(content)
     largest = max(data.glob("*-[0-9]*"), key=lambda path: sum(log.stat().st_size for log in path.glob("*.log")))
     alone = [report_of([data]), report_of([largest])]
-    monkeypatch.setattr(workers, "SMALL_BYTES", 0)
+    monkeypatch.setattr(verifier, "SMALL_BYTES", 0)
     told: list[int] = []
     assert [report_of([data], 3, told), report_of([largest], 3, told)] == alone
     assert sum(told) == sum(result.size_bytes for report in alone for result in report.partitions)
@@ -287,7 +287,7 @@ def test_segments_with_too_many_steps_are_read_again(tmp_path: Path, monkeypatch
     if log_set is None:
         pytest.skip("neither ../shared nor fixtures/ holds transactions-0")
     alone = report_of([log_set.data / "transactions-0"])
-    monkeypatch.setattr(workers, "SMALL_BYTES", 0)
+    monkeypatch.setattr(verifier, "SMALL_BYTES", 0)
     monkeypatch.setattr("kcli.inspect.verification.segments.MOST_STEPS", 3)
     assert report_of([log_set.data / "transactions-0"], 2) == alone
 

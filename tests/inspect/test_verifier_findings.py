@@ -14,8 +14,8 @@ from kcli.format.index_entries import AbortedTxn, OffsetIndex, OffsetIndexEntry,
 from kcli.format.record_batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, NewRecordBatch
 from kcli.format.records import Record, encode_records
 from kcli.inspect.renderers.terminal_text import MOST_SENTENCE
-from kcli.inspect.verification.finding_kinds import ERROR
-from kcli.inspect.verification.findings import KINDS, MOST_OF_A_KIND
+from kcli.inspect.verification.finding_kinds import ERROR, KINDS
+from kcli.inspect.verification.findings import MOST_OF_A_KIND
 from tests.conftest import every_log_set
 from tests.damage.layout import patch
 from tests.inspect.verified import TIME, batch, codes, entry, marker, partition, root_files, verify

@@ -32,9 +32,6 @@ from kcli.format.record_batch import CODEC_MASK, HEADER_BYTES, RecordBatch, with
 from kcli.inspect.compacting.jobs import Recompression
 from kcli.log.reading.segment_reader import LogBatch
 
-# The default of the producer's batch.size.
-GATHERED_BYTES = 16384
-
 
 class Converted(NamedTuple):
     """A batch to write; `data` may be a view of the reader's buffer."""
@@ -114,7 +111,7 @@ class Converter:
         yield from self.take_gathered()
         upgraded = UpgradedBatch(is_log_append_time=header.is_log_append_time)
         for record in _sound_records(header, data):
-            if not upgraded.holds(record.timestamp) or upgraded.size_bytes > limits.MAX_RECOMPRESSED_BYTES:
+            if not upgraded.has_room(record, limits.MAX_RECOMPRESSED_BYTES):
                 yield self._finished(upgraded)
                 upgraded = UpgradedBatch(is_log_append_time=header.is_log_append_time)
             upgraded.add(record)
@@ -133,10 +130,7 @@ class Converter:
         self.records += 1
 
     def _may_follow(self, gathered: UpgradedBatch, record: LegacyRecord) -> bool:
-        if not gathered.holds(record.timestamp):
-            return False
-        size_bytes = gathered.size_bytes + len(record.key or b"") + len(record.value or b"")
-        if size_bytes > GATHERED_BYTES or not gathered.last_offset < record.offset <= gathered.base_offset + INT32_MAX:
+        if not gathered.has_room(record) or not gathered.last_offset < record.offset <= gathered.base_offset + INT32_MAX:
             return False
         return bisect_right(self._cuts, gathered.last_offset) == bisect_right(self._cuts, record.offset)
 

@@ -25,8 +25,8 @@ from kcli.inspect.renderers.terminal_text import escape, shorten
 from kcli.inspect.repairing.holes import Hole, Remark
 from kcli.inspect.repairing.repair import CLEAN, NO_LONGER_CLEAN, UNCLEAN, RootPlan
 from kcli.inspect.repairing.repair_plan import PartitionPlan
-from kcli.inspect.verification.finding_kinds import HOLES
-from kcli.inspect.verification.findings import KINDS, Finding
+from kcli.inspect.verification.finding_kinds import HOLES, KINDS
+from kcli.inspect.verification.findings import Finding
 from kcli.log.disk.planned_disk import REMOVE, RENAME, REWRITE, TRUNCATE, Change
 from kcli.log.disk.port import base_name
 

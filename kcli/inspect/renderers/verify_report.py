@@ -19,8 +19,8 @@ from kcli.inspect.quantities import format_bytes, format_count
 from kcli.inspect.renderers.human_text import Palette
 from kcli.inspect.renderers.terminal_text import escape, shorten
 from kcli.inspect.verification.facts import PartitionResult
-from kcli.inspect.verification.finding_kinds import ERROR, HOLES, INFO, WARNING
-from kcli.inspect.verification.findings import KINDS, Finding
+from kcli.inspect.verification.finding_kinds import ERROR, HOLES, INFO, KINDS, WARNING
+from kcli.inspect.verification.findings import Finding
 from kcli.inspect.verification.verifier import VerifyReport
 from kcli.log.files.log_directory import PathProblem
 

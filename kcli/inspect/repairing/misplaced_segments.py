@@ -35,7 +35,7 @@ from kcli.format.record_batch import ENTRY_HEAD_BYTES, RecordBatch
 from kcli.inspect.offset_ranges import OffsetRanges
 from kcli.inspect.repairing.explanation import BATCH, COMPANION, FILE, GAP, difference
 from kcli.inspect.repairing.holes import Remark
-from kcli.inspect.verification.names import INDEX_KINDS
+from kcli.inspect.verification.small_file_checks import INDEX_KINDS
 from kcli.log.disk.planned_disk import PlannedDisk
 from kcli.log.disk.port import base_name, join_path
 from kcli.log.reading.batch_search import least_offset, stated_next_offset

@@ -23,11 +23,11 @@ from kcli.format.metadata_files import PartitionMetadata, decode_partition_metad
 from kcli.format.primitives import FormatError
 from kcli.inspect.repairing.holes import Remark
 from kcli.inspect.repairing.salvage import KeptEpoch
-from kcli.inspect.verification.epochs import start_is_moved
 from kcli.inspect.verification.evidence import is_being_deleted, read_epochs
 from kcli.inspect.verification.facts import PartitionOptions
 from kcli.inspect.verification.findings import Finding, serious
 from kcli.inspect.verification.partition_verifier import verify_partition
+from kcli.inspect.verification.small_file_checks import start_is_moved
 from kcli.log.disk.planned_disk import REMOVE, TRUNCATE, WRITE, Change, PlannedDisk
 from kcli.log.disk.planned_file import Content
 from kcli.log.disk.port import base_name, join_path

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from kcli.format.file_names import FileKind, FileState, parse_file_name, segment_file_name
 from kcli.format.primitives import FormatError
 from kcli.inspect.repairing.holes import Hole, Holes, Remark
-from kcli.inspect.verification.names import SEGMENT_KINDS
+from kcli.inspect.verification.small_file_checks import SEGMENT_KINDS
 from kcli.log.disk.planned_disk import PlannedDisk
 from kcli.log.disk.port import Disk, base_name, join_path
 from kcli.log.loading.recovering_segment import LogRefusedError

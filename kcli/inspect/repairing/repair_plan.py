@@ -58,8 +58,8 @@ from kcli.inspect.verification.facts import COMPACTED_TOPICS, PartitionOptions, 
 from kcli.inspect.verification.finding_kinds import HOLES
 from kcli.inspect.verification.findings import Finding, FindingList, serious
 from kcli.inspect.verification.missing_offsets import lost_finding
-from kcli.inspect.verification.names import SEGMENT_KINDS
 from kcli.inspect.verification.partition_verifier import PartitionVerifier, verify_partition
+from kcli.inspect.verification.small_file_checks import SEGMENT_KINDS
 from kcli.log.disk.planned_disk import REMOVE, WRITE, Change, is_zeros
 from kcli.log.disk.port import Disk, base_name, join_path
 from kcli.log.files.indexes import IndexSettings

@@ -25,7 +25,7 @@ from kcli.format.primitives import INT64_MAX
 from kcli.format.record_batch import RecordBatch
 from kcli.inspect.offset_ranges import OffsetRanges
 from kcli.inspect.repairing.planned_partition import PlannedPartition
-from kcli.inspect.verification.names import SEGMENT_KINDS
+from kcli.inspect.verification.small_file_checks import SEGMENT_KINDS
 from kcli.log.disk.port import base_name, join_path
 from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 

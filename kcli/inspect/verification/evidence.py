@@ -18,7 +18,7 @@
       index whose .log is missing, a producer
       snapshot that cannot be read
     the last entry of an .index or a .timeindex       the offset after it                     no
-      (kcli.inspect.verification.index_ends)
+      (see below)
     the log start offset                              its offset                              if no segment is left; else it
                                                                                                 only confirms other sources: a
                                                                                                 wrong one deletes the log
@@ -47,24 +47,181 @@ The start of a log is shown by an index whose .log is missing, and by the first 
 moves when it removes a segment. This is true of cleaned logs too: the cleaner keeps the name of the first segment, even without
 batches. It is not true if a *.deleted file of an earlier segment exists: then the broker stopped after it removed the segment
 and before it moved the start.
+
+The last entries of .index and .timeindex files may outlast the batches.
+
+an index is used if                               reason
+------------------------------------------------  ------------------------------------------------------------------
+its entries are whole and ascend, with no zeros   a broker cuts the file to its entries when it rolls the segment and
+  after them                                        when it stops; while it runs, truncated entries stay in the file
+its segment is the last one with batches, or is   the indexes of other segments end before the batches do
+  after it, or its .log is missing
+the .log does not begin below the base offset in  the offsets of an index are relative to its name: with a higher name
+  the name                                          they are too large
+an entry of .index points at a batch of the .log  otherwise the index of another segment was copied to this name
+it is not a copy of another .timeindex, if its    the time indexes of two segments are never the same: timestamps
+  .log is missing                                   ascend
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from kcli.format import limits
 from kcli.format.checkpoint import EpochStart, decode_leader_epochs
 from kcli.format.file_names import DirectoryState, FileKind, FileState
-from kcli.format.primitives import INT32_MAX, CorruptCheckpointError, FormatError
+from kcli.format.index_entries import OffsetIndex, TimeIndex
+from kcli.format.primitives import INT32_MAX, CorruptCheckpointError, CorruptRecordError, FormatError
 from kcli.format.producer_snapshot import check_producer_snapshot, iter_producer_entries
+from kcli.format.structs import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
 from kcli.inspect.verification.facts import PartitionOptions
-from kcli.inspect.verification.index_ends import find_index_ends, index_name
-from kcli.inspect.verification.names import INDEX_KINDS
+from kcli.inspect.verification.small_file_checks import INDEX_KINDS
 from kcli.log.disk.port import Disk, base_name
-from kcli.log.files.log_directory import FoundFile, PartitionDirectory, read_partition, read_topic_id
+from kcli.log.files.log_directory import FoundFile, PartitionDirectory, Segment, read_partition, read_topic_id
 from kcli.log.files.quarantine import LostOffsets
+from kcli.log.reading.batch_search import begins_below
+from kcli.log.reading.segment_reader import SegmentReader
+
+# How many entries of an .index are compared with the .log, backwards from the last one that is within it.
+_MOST_ENTRIES_COMPARED = 16
+
+
+class IndexEnd(NamedTuple):
+    """The index file at `path` shows that the log reached `offset`."""
+
+    path: str
+    offset: int
+
+
+def find_index_ends(disk: Disk, partition: PartitionDirectory, batch_end: int) -> list[IndexEnd]:
+    """Return the ends beyond `batch_end`, the offset after the last batch, that the indexes of a partition show."""
+    first = max((one.base_offset for one in partition.segments if one.base_offset <= batch_end), default=0)
+    found = [end for one in partition.segments if one.base_offset >= first for end in segment_index_ends(disk, one)]
+    return [end for end in (*found, *ends_without_log(disk, partition)) if end.offset > batch_end]
+
+
+def segment_index_ends(disk: Disk, segment: Segment) -> list[IndexEnd]:
+    """Return the ends that the indexes of one segment show, also where its batches reach as far."""
+    if _begins_below(disk, segment.log, segment.base_offset):
+        return []
+    found: list[IndexEnd] = []
+    if segment.offset_index is not None:
+        index = _read_offset_index(disk, segment.offset_index, segment.base_offset)
+        if index is not None and _suits_log(disk, segment.log, index):
+            found.append(IndexEnd(segment.offset_index, index.last_offset + 1))
+    if segment.time_index is not None:
+        found += _time_index_end(disk, segment.time_index, segment.base_offset)
+    return found
+
+
+def ends_without_log(disk: Disk, partition: PartitionDirectory) -> Iterator[IndexEnd]:
+    """Yield the ends that indexes show whose .log is missing, unless a broker was removing the segment."""
+    being_deleted = {file.base_offset for file in partition.others if file.state is not FileState.CURRENT}
+    orphans = [
+        file for file in partition.others if file.is_current and file.base_offset >= 0 and file.base_offset not in being_deleted
+    ]
+    time_indexes = [file for file in orphans if file.kind is FileKind.TIME_INDEX]
+    paths = [segment.time_index for segment in partition.segments if segment.time_index is not None]
+    copies = _copied_names(disk, time_indexes, paths) if time_indexes else set()
+    for file in orphans:
+        if file.base_offset in copies:
+            continue
+        if file.kind is FileKind.INDEX:
+            index = _read_offset_index(disk, file.path, file.base_offset)
+            if index is not None:
+                yield IndexEnd(file.path, index.last_offset + 1)
+        elif file.kind is FileKind.TIME_INDEX:
+            yield from _time_index_end(disk, file.path, file.base_offset)
+
+
+def _copied_names(disk: Disk, orphans: Sequence[FoundFile], paths: Iterable[str]) -> set[int]:
+    """Return the base offsets of time indexes without a .log that have the content of another time index."""
+    by_content: dict[bytes, set[str]] = {}
+    sizes = {size for file in orphans if (size := _size(disk, file.path))}
+    for path in (*paths, *(file.path for file in orphans)):
+        if _size(disk, path) in sizes:
+            by_content.setdefault(_read(disk, path), set()).add(path)
+    return {file.base_offset for file in orphans for same in by_content.values() if file.path in same and len(same) > 1}
+
+
+def _read_offset_index(disk: Disk, path: str, base_offset: int) -> OffsetIndex | None:
+    """Return an .index that is complete and ascends, None if it is not or is empty."""
+    data = _read(disk, path)
+    index = OffsetIndex.decode(data, base_offset)
+    if len(data) % OFFSET_INDEX_ENTRY.size or not len(index) or index.used_entries < len(index):
+        return None
+    columns = (index.relative_offsets, index.positions)
+    if any(column[0] < 0 or any(left >= right for left, right in pairwise(column)) for column in columns):
+        return None
+    return None if len(index) == 1 and not index.positions[0] else index
+
+
+def _time_index_end(disk: Disk, path: str, base_offset: int) -> list[IndexEnd]:
+    """Return the end that a .timeindex shows, if it is complete and ascends."""
+    data = _read(disk, path)
+    index = TimeIndex.decode(data, base_offset)
+    if len(data) % TIME_INDEX_ENTRY.size or not len(index) or index.used_entries < len(index) or index.timestamps[0] <= 0:
+        return []
+    offsets = index.relative_offsets
+    is_rising = all(left < right for left, right in pairwise(index.timestamps))
+    if not is_rising or offsets[0] < 0 or any(left > right for left, right in pairwise(offsets)):
+        return []
+    return [IndexEnd(path, index.last_entry.offset + 1)]
+
+
+def _begins_below(disk: Disk, log: str, base_offset: int) -> bool:
+    """Return True if the segment had another name before."""
+    try:
+        with SegmentReader(disk, log) as reader:
+            return begins_below(reader.file, base_offset)
+    except OSError:
+        return False
+
+
+def _suits_log(disk: Disk, log: str, index: OffsetIndex) -> bool:
+    """Return True if one of the last entries points to a batch of a .log, or none of the entries is within it."""
+    try:
+        size = disk.size(log)
+        slots = [slot for slot, position in enumerate(index.positions) if position < size][-_MOST_ENTRIES_COMPARED:]
+        with SegmentReader(disk, log) as reader:
+            return not slots or any(_is_entry_of(reader, index, slot) for slot in slots)
+    except OSError:
+        return False
+
+
+def _is_entry_of(reader: SegmentReader, index: OffsetIndex, slot: int) -> bool:
+    """Return True if the batch at the entry's byte ends at its offset, or between the entry before and its offset.
+
+    An entry of a follower before Kafka 4.0 has the last offset of an append of several batches.
+    """
+    offset, position = index.entry(slot)
+    try:
+        header = reader.header_at(position)
+    except CorruptRecordError:
+        return False
+    before = index.entry(slot - 1).offset if slot else None
+    return header.last_offset == offset or (before is not None and before < header.base_offset <= header.last_offset < offset)
+
+
+def _read(disk: Disk, path: str) -> bytes:
+    try:
+        return disk.read_file(path, limits.MAX_INDEX_FILE_BYTES)
+    except OSError:
+        return b""
+
+
+def _size(disk: Disk, path: str) -> int:
+    try:
+        return disk.size(path)
+    except OSError:
+        return 0
+
+
+def index_name(end: IndexEnd) -> str:
+    """Return what shows an end, as a part of a sentence."""
+    return f"the last entry of {base_name(end.path)}"
 
 
 class Claim(NamedTuple):

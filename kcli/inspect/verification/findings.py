@@ -8,12 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from kcli.inspect.verification import file_findings, log_findings
-from kcli.inspect.verification.finding_kinds import INFO, FindingKind
+from kcli.inspect.verification.finding_kinds import INFO, KINDS
 
 MOST_OF_A_KIND = 50
-# By code, in the order of the tables.
-KINDS: dict[str, FindingKind] = {kind.code: kind for kind in (*log_findings.KINDS, *file_findings.KINDS)}
 
 
 class Finding(NamedTuple):

@@ -34,10 +34,9 @@ from kcli.format.primitives import INT64_MAX, FormatError
 from kcli.format.record_batch import RecordBatch
 from kcli.inspect.offset_ranges import OffsetRanges
 from kcli.inspect.quantities import format_count, format_offsets
-from kcli.inspect.verification.evidence import Evidence, collect_claims, evident_end, evident_start, lost_of
+from kcli.inspect.verification.evidence import Evidence, collect_claims, evident_end, evident_start, lost_of, segment_index_ends
 from kcli.inspect.verification.facts import COMPACTED_TOPICS, PartitionOptions, SegmentFacts, log_start_offset
 from kcli.inspect.verification.findings import Finding, FindingList
-from kcli.inspect.verification.index_ends import segment_index_ends
 from kcli.log.disk.port import Disk
 from kcli.log.files.log_directory import PartitionDirectory, Segment, was_swapped
 from kcli.log.reading.batch_records import RecordScanner

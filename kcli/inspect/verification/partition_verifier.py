@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 
 from kcli.format.file_names import DirectoryState, FileKind
 from kcli.inspect.quantities import format_count
-from kcli.inspect.verification.epochs import check_leader_epochs
 from kcli.inspect.verification.evidence import Evidence
 from kcli.inspect.verification.facts import (
     EpochRun,
@@ -31,13 +30,20 @@ from kcli.inspect.verification.facts import (
 from kcli.inspect.verification.finding_kinds import INFO
 from kcli.inspect.verification.findings import FindingList
 from kcli.inspect.verification.missing_offsets import MissingOffsets
-from kcli.inspect.verification.names import check_names
-from kcli.inspect.verification.producer_steps import ProducerStep
-from kcli.inspect.verification.producer_tracker import ProducerTracker
+from kcli.inspect.verification.producer_tracker import (
+    ProducerStep,
+    ProducerTracker,
+    SnapshotCheck,
+    TransactionIndexCheck,
+    read_snapshot,
+)
 from kcli.inspect.verification.segments import ReadAhead, SegmentVerifier
-from kcli.inspect.verification.small_file_checks import check_metadata_snapshot, check_small_file
-from kcli.inspect.verification.snapshots import SnapshotCheck, read_snapshot
-from kcli.inspect.verification.transaction_index import TransactionIndexCheck
+from kcli.inspect.verification.small_file_checks import (
+    check_leader_epochs,
+    check_metadata_snapshot,
+    check_names,
+    check_small_file,
+)
 from kcli.log.disk.port import Disk
 from kcli.log.files.log_directory import FoundFile, PartitionDirectory, Segment, read_partition
 

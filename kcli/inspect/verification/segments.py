@@ -41,7 +41,7 @@ from kcli.inspect.verification.batches import BatchInspector
 from kcli.inspect.verification.facts import MOST_GAPS, EpochRun, SegmentFacts, SegmentOptions
 from kcli.inspect.verification.findings import Finding, FindingList
 from kcli.inspect.verification.index_checks import IndexFile, OffsetIndexCheck, TimeIndexCheck
-from kcli.inspect.verification.producer_steps import ProducerStep, StepGatherer, last_sequence
+from kcli.inspect.verification.producer_tracker import ProducerStep, StepGatherer, last_sequence
 from kcli.log.disk.port import Disk
 from kcli.log.files.log_directory import Segment
 from kcli.log.reading.batch_search import stated_next_offset
