@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from kcli.format.primitives import TopicPartition
+
 NO_LEADER = -1
 NO_EPOCH = -1
 UNKNOWN_PARTITION = -1  # of a record: the accumulator chooses
-
-TopicPartition = tuple[str, int]
 
 
 class PartitionInfo(NamedTuple):

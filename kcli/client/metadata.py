@@ -23,7 +23,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from kcli.client.cluster import NO_EPOCH, NO_LEADER, Cluster, PartitionInfo, TopicPartition
+from kcli.client.cluster import NO_EPOCH, NO_LEADER, Cluster, PartitionInfo
+from kcli.format.primitives import TopicPartition
 from kcli.network.events import PeerAddress, PeerNode
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, METADATA

@@ -19,8 +19,9 @@ import types
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Union, get_args, get_origin
 
-from kcli.client.cluster import NO_EPOCH, TopicPartition
+from kcli.client.cluster import NO_EPOCH
 from kcli.client.errors import KafkaError
+from kcli.format.primitives import TopicPartition
 from kcli.protocol import error_codes
 from kcli.state.topic_names import topic_name_fault
 

@@ -37,6 +37,7 @@ from kcli.commands.output import EXIT_FINDINGS, CannotRun, exit_code, print_mess
 from kcli.commands.paths import distinct_paths
 from kcli.commands.progress import progress_bar
 from kcli.commands.replay import JOIN_BYTES
+from kcli.format.primitives import TopicPartition
 from kcli.inspect.quantities import format_bytes, format_count
 from kcli.inspect.renderers.terminal_text import table_lines
 from kcli.log.disk.os_disk import OsDisk
@@ -51,7 +52,7 @@ from kcli.replay.preparation import Preparation, ReplayOptions
 from kcli.replay.progress import FileProgress, ProgressStore
 from kcli.replay.replayer import Replayer
 from kcli.replay.scheduling import AtOnce, Schedule, parse_bytes
-from kcli.replay.source import CommittedOffset, Source, TopicPartition
+from kcli.replay.source import CommittedOffset, Source
 from kcli.replay.topic_mapping import TopicMapping
 from kcli.selecting.selection import Selection
 

@@ -22,6 +22,8 @@ import importlib.util
 from collections.abc import Callable
 
 Buffer = bytes | bytearray | memoryview
+# kcli.client.TopicPartition is such a pair with names, for applications.
+TopicPartition = tuple[str, int]
 
 MAX_VARINT_BYTES = 5
 MAX_VARLONG_BYTES = 10

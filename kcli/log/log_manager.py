@@ -51,11 +51,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from kcli.format.file_names import DirectoryState, FileKind, partition_directory_name
 from kcli.format.kafka_uuid import Uuid
+from kcli.format.primitives import TopicPartition
 from kcli.log.disk.deletion_queue import NEVER_MS
 from kcli.log.disk.port import LogDisk, parent_path
 from kcli.log.errors import InconsistentTopicIdError, KafkaStorageError, StorageError
 from kcli.log.file_cache import FileCache
-from kcli.log.files.checkpoint_files import TopicPartition
 from kcli.log.log_config import LogConfig
 from kcli.log.managing.log_dir import LogDir
 from kcli.log.managing.log_registry import LogCheckpoints, LogManagerSettings, LogRegistry

@@ -30,7 +30,7 @@ from kcli.client.errors import ClientError, KafkaError
 from kcli.client.network_client import NetworkClient
 from kcli.format.end_transaction_marker import UnreadableMarkerError
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
-from kcli.format.primitives import INT64_MAX, InvalidRecordError
+from kcli.format.primitives import INT64_MAX, InvalidRecordError, TopicPartition
 from kcli.format.record_batch import RecordBatch
 from kcli.inspect.description.remarks import missing_name
 from kcli.log.reading.batch_records import RecordScanner
@@ -41,7 +41,7 @@ from kcli.replay.directory_source import Problems
 from kcli.replay.fetching import FetchPosition, OffsetOutOfRangeError, batches_in, fetch
 from kcli.replay.group_offsets import GroupOffsets
 from kcli.replay.progress import decode_metadata
-from kcli.replay.source import NO_RUN, Bounds, CommittedOffset, EarlierRun, OutgoingBatch, SourceTopic, TopicPartition
+from kcli.replay.source import NO_RUN, Bounds, CommittedOffset, EarlierRun, OutgoingBatch, SourceTopic
 from kcli.replay.steps import (
     Done,
     Pause,

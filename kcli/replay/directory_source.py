@@ -36,7 +36,7 @@ from typing import NamedTuple
 
 from kcli.format.file_names import DirectoryState, FileKind
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
-from kcli.format.primitives import INT64_MAX, CorruptCheckpointError
+from kcli.format.primitives import INT64_MAX, CorruptCheckpointError, TopicPartition
 from kcli.format.record_batch import NO_LEADER_EPOCH, RecordBatch
 from kcli.inspect.description.coordinators import read_groups
 from kcli.inspect.description.metadata_view import METADATA_DIRECTORY, ClusterTopics, read_cluster_topics
@@ -58,16 +58,7 @@ from kcli.log.reading.segment_reader import Damage, LogBatch, SegmentReader
 from kcli.log.reading.transaction_filter import AbortedTransactions
 from kcli.replay.batch_maker import NO_JOINING, SMALL_BATCH_BYTES, BatchMaker, Joining
 from kcli.replay.progress import decode_metadata
-from kcli.replay.source import (
-    NO_RUN,
-    Bounds,
-    CommittedOffset,
-    EarlierRun,
-    OutgoingBatch,
-    SourceError,
-    SourceTopic,
-    TopicPartition,
-)
+from kcli.replay.source import NO_RUN, Bounds, CommittedOffset, EarlierRun, OutgoingBatch, SourceError, SourceTopic
 from kcli.selecting.lookup import find_tail, segments_in_range, start_position
 from kcli.selecting.record_filter import RecordFilter
 from kcli.selecting.selected_log import Budget, Limit, Selector

@@ -19,7 +19,7 @@ from kcli.client.errors import KafkaError, KafkaTimeoutError
 from kcli.client.network_client import NetworkClient
 from kcli.client.shell.client_builder import build_network
 from kcli.client.shell.client_thread import ClientThread
-from kcli.format.primitives import INT64_MAX, crc32c
+from kcli.format.primitives import INT64_MAX, TopicPartition, crc32c
 from kcli.format.record_batch import CRC_START, ENTRY_HEAD_BYTES, RecordBatch, entry_size, read_entry_header
 from kcli.log.reading.segment_reader import LogBatch
 from kcli.network.peer_request import PeerFailure
@@ -27,7 +27,6 @@ from kcli.network.shell.clock import Clock
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, FETCH
 from kcli.protocol.message import Message
-from kcli.replay.source import TopicPartition
 from kcli.replay.steps import Call, Pause, StepRunner, Steps, connect, list_offsets, refresh, topic_id
 
 FETCH_BYTES = 8 * 1024 * 1024

@@ -24,6 +24,7 @@ from kcli.client.admin.partitions import OffsetSpec, by_topic
 from kcli.client.coordinator_lookup import GROUP_KEY, CoordinatorLookup
 from kcli.client.errors import ClientError, KafkaError, KafkaTimeoutError
 from kcli.client.network_client import NetworkClient
+from kcli.format.primitives import TopicPartition
 from kcli.format.record_batch import RecordBatch
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, OFFSET_COMMIT, OFFSET_FETCH
@@ -31,7 +32,7 @@ from kcli.protocol.message import Message
 from kcli.replay.fetching import batches_in, fetch_some
 from kcli.replay.partition_replay import PartitionReplay, truncated
 from kcli.replay.progress import PartitionProgress, Progress, decode_metadata, encode_metadata
-from kcli.replay.source import SEQUENCES, CommittedOffset, Source, TopicPartition
+from kcli.replay.source import SEQUENCES, CommittedOffset, Source
 from kcli.replay.steps import RESTART, Pause, ReplayError, Steps, ToCoordinator, list_offsets, next_batch, refresh, topic_id
 
 _IDS_FROM_VERSION = 10

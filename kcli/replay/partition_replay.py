@@ -18,18 +18,10 @@ from collections import deque
 from enum import Enum
 from typing import NamedTuple
 
-from kcli.format.primitives import INT64_MAX
+from kcli.format.primitives import INT64_MAX, TopicPartition
 from kcli.inspect.quantities import format_count
 from kcli.replay.progress import NO_BATCH, LastBatch, PartitionProgress
-from kcli.replay.source import (
-    UNKNOWN_CRC,
-    BatchStream,
-    EarlierRun,
-    OutgoingBatch,
-    Source,
-    TopicPartition,
-    sequence_after,
-)
+from kcli.replay.source import UNKNOWN_CRC, BatchStream, EarlierRun, OutgoingBatch, Source, sequence_after
 from kcli.replay.steps import RESTART, ReplayError
 
 MAX_IN_FLIGHT = 5

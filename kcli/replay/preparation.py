@@ -51,6 +51,7 @@ from kcli.client.admin.topics import BROKER_DEFAULT, NewTopic
 from kcli.client.errors import ClientError, KafkaError, KafkaTimeoutError
 from kcli.client.network_client import NetworkClient
 from kcli.format.kafka_uuid import ZERO_UUID
+from kcli.format.primitives import TopicPartition
 from kcli.format.record_batch import RecordBatch
 from kcli.inspect.quantities import format_count
 from kcli.protocol import error_codes
@@ -59,7 +60,7 @@ from kcli.replay.fetching import OffsetOutOfRangeError, batches_in, fetch_some
 from kcli.replay.partition_replay import MAX_MESSAGE_BYTES, Found, FoundBatch, PartitionReplay, truncated
 from kcli.replay.progress import PartitionProgress, ProgressStore, check_alone
 from kcli.replay.replayer import Prepared
-from kcli.replay.source import SEQUENCES, CommittedOffset, Source, SourceTopic, TopicPartition
+from kcli.replay.source import SEQUENCES, CommittedOffset, Source, SourceTopic
 from kcli.replay.steps import RESTART, Pause, ReplayError, Steps, ask, connect, execute, list_offsets, refresh, topic_id
 
 MOST_NAMES = 3

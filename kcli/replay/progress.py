@@ -36,9 +36,9 @@ from typing import NamedTuple, Protocol
 
 from kcli.format import limits
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
-from kcli.format.primitives import INT64_MAX, FormatError
+from kcli.format.primitives import INT64_MAX, FormatError, TopicPartition
 from kcli.log.disk.port import Disk
-from kcli.replay.source import UNKNOWN_CRC, TopicPartition
+from kcli.replay.source import UNKNOWN_CRC
 from kcli.replay.steps import RESTART, ReplayError, Steps
 
 _KIND = "kcli-replay"

@@ -25,6 +25,7 @@ from kcli.client.cluster import NO_LEADER
 from kcli.client.errors import ClientError, KafkaTimeoutError
 from kcli.client.network_client import NetworkClient, failure_error
 from kcli.format.kafka_uuid import ZERO_UUID
+from kcli.format.primitives import TopicPartition
 from kcli.network.peer_request import Answer, PeerFailure
 from kcli.network.timing_wheel import TimerTask
 from kcli.protocol import error_codes
@@ -34,7 +35,7 @@ from kcli.replay.group_offsets import Commit, GroupOffsets, place_earlier
 from kcli.replay.partition_replay import MAX_IN_FLIGHT, MAX_MESSAGE_BYTES, BatchState, InFlightBatch, PartitionReplay
 from kcli.replay.progress import ProgressStore, check_alone
 from kcli.replay.scheduling import AtOnce, Schedule, Sent
-from kcli.replay.source import CommittedOffset, OutgoingBatch, Source, TopicPartition
+from kcli.replay.source import CommittedOffset, OutgoingBatch, Source
 from kcli.replay.steps import ReplayError, StepRunner, Steps, as_client_error, refresh
 
 # A request gets no further batch then. One of 4 MB was half as fast: memory for it is new each time, here and in the broker.

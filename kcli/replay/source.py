@@ -28,7 +28,7 @@ from typing import NamedTuple, Protocol
 
 from kcli.format import structs
 from kcli.format.kafka_uuid import Uuid
-from kcli.format.primitives import crc32c
+from kcli.format.primitives import TopicPartition, crc32c
 from kcli.format.record_batch import CODEC_MASK, CRC_START, NO_LEADER_EPOCH
 
 _HEAD = Struct(">q")
@@ -104,9 +104,6 @@ class OutgoingBatch:
 def sequence_after(sequence: int, count: int) -> int:
     """Return the sequence of the record that follows `count` records from `sequence` on."""
     return (sequence + count) % SEQUENCES
-
-
-TopicPartition = tuple[str, int]
 
 
 class SourceError(Exception):

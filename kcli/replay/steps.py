@@ -29,11 +29,12 @@ from kcli.client.coordinator_lookup import CoordinatorLookup
 from kcli.client.errors import ClientError, KafkaError, KafkaTimeoutError
 from kcli.client.network_client import NetworkClient, failure_error
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
+from kcli.format.primitives import TopicPartition
 from kcli.network.peer_request import Answer, PeerFailure, Request
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, METADATA
 from kcli.protocol.message import Message
-from kcli.replay.source import BatchStream, OutgoingBatch, TopicPartition
+from kcli.replay.source import BatchStream, OutgoingBatch
 
 _Result = TypeVar("_Result")
 STREAM_PAUSE_MS = 5

@@ -46,7 +46,6 @@ from kcli.client.admin.topics import (
     list_topics,
 )
 from kcli.client.client_config import ClientConfig
-from kcli.client.cluster import TopicPartition
 from kcli.client.consumer.consumer import ConsumerCore
 from kcli.client.consumer.consumer_config import ConsumerConfig
 from kcli.client.consumer.consumer_record import ConsumerRecord
@@ -56,6 +55,7 @@ from kcli.client.producer.producer import ProducerCore, Record
 from kcli.client.producer.producer_batch import RecordMetadata
 from kcli.client.producer.producer_config import ProducerConfig
 from kcli.format.kafka_uuid import Uuid
+from kcli.format.primitives import TopicPartition
 from kcli.format.records import Header
 from kcli.protocol import error_codes
 from kcli.protocol.apis import CREATE_TOPICS, INCREMENTAL_ALTER_CONFIGS

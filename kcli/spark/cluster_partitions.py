@@ -33,9 +33,9 @@ from kcli.client.shell.admin import Admin
 from kcli.client.shell.client_builder import Setting
 from kcli.format.file_names import DirectoryState
 from kcli.format.kafka_uuid import Uuid
+from kcli.format.primitives import TopicPartition
 from kcli.format.record_batch import RecordBatch
 from kcli.log.disk.os_disk import OsDisk
-from kcli.log.files.checkpoint_files import TopicPartition
 from kcli.log.files.log_dir_owner import Owner
 from kcli.log.files.log_directory import PartitionDirectory
 from kcli.log.reading.offset_lookup import SegmentEnd

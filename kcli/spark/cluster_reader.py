@@ -21,11 +21,10 @@ from kcli.client.client_config import SCHEME
 from kcli.client.consumer.completed_fetch import FetchedTransactions
 from kcli.client.errors import ClientError
 from kcli.client.shell.client_builder import Setting, property_texts
-from kcli.format.primitives import INT64_MAX
+from kcli.format.primitives import INT64_MAX, TopicPartition
 from kcli.format.record_batch import RecordBatch
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.disk.port import Disk, DiskFile
-from kcli.log.files.checkpoint_files import TopicPartition
 from kcli.log.reading.batch_records import RecordScanner
 from kcli.log.reading.segment_reader import LogBatch
 from kcli.log.reading.transaction_filter import AbortedTransaction, AbortedTransactions, is_abort

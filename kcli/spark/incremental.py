@@ -38,8 +38,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from kcli.format.primitives import TopicPartition
 from kcli.log.disk.port import Disk
-from kcli.log.files.checkpoint_files import TopicPartition
 from kcli.log.files.log_dir_owner import Owner
 from kcli.log.reading.offset_lookup import OffsetLookup
 from kcli.spark import table_schemas as tables

@@ -26,11 +26,10 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from kcli.format.file_names import DirectoryState, FileKind
-from kcli.format.primitives import INT64_MAX, CorruptCheckpointError
+from kcli.format.primitives import INT64_MAX, CorruptCheckpointError, TopicPartition
 from kcli.format.record_batch import RecordBatch
 from kcli.log.disk.port import Disk, join_path, parent_path
 from kcli.log.files import log_directory as layout
-from kcli.log.files.checkpoint_files import TopicPartition
 from kcli.log.files.log_dir_owner import Owner, TwoTopicsError, check_one_topic, read_owner
 from kcli.log.files.log_directory import PartitionDirectory, Segment
 from kcli.log.reading.batch_records import RecordScanner

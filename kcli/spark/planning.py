@@ -20,9 +20,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from kcli.format.primitives import INT32_MAX, INT64_MAX
+from kcli.format.primitives import INT32_MAX, INT64_MAX, TopicPartition
 from kcli.log.disk.port import Disk
-from kcli.log.files.checkpoint_files import TopicPartition
 from kcli.log.files.log_directory import Segment
 from kcli.log.reading.offset_lookup import OffsetLookup
 from kcli.spark.log_partitions import DATA_LOSS_HINT, LogPartition, PlanError, find_directories

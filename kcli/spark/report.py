@@ -23,7 +23,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 
-from kcli.log.files.checkpoint_files import TopicPartition
+from kcli.format.primitives import TopicPartition
 from kcli.spark.splits import SegmentRange
 
 # The reasons for which records are left out.

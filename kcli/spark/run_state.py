@@ -18,8 +18,7 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from kcli.format.primitives import crc32c
-from kcli.log.files.checkpoint_files import TopicPartition
+from kcli.format.primitives import TopicPartition, crc32c
 
 FORMAT_VERSION = 1
 

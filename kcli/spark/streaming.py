@@ -28,8 +28,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from kcli.format.primitives import TopicPartition
 from kcli.log.disk.os_disk import OsDisk
-from kcli.log.files.checkpoint_files import TopicPartition
 from kcli.spark import table_schemas as tables
 from kcli.spark.log_partitions import DATA_LOSS_HINT, LogPartition, PlanError, is_read, retry_planning
 from kcli.spark.planning import (

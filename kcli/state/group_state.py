@@ -30,6 +30,7 @@ from copy import copy
 from typing import NamedTuple, TypeVar
 
 from kcli.format.kafka_uuid import ZERO_UUID, TopicIdPartition
+from kcli.format.primitives import TopicPartition
 from kcli.format.record_batch import NO_PRODUCER_ID
 from kcli.protocol.message import Message
 from kcli.state.groups import (
@@ -65,9 +66,6 @@ from kcli.state.speculative_state import MapsState
 from kcli.state.state_error import StateError
 
 AnyGroup = TypeVar("AnyGroup", ConsumerGroup, ShareGroup, StreamsGroup)
-
-
-TopicPartition = tuple[str, int]
 
 
 class OffsetKey(NamedTuple):

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from kcli.format.primitives import TopicPartition
 from kcli.format.record_batch import NO_PRODUCER_EPOCH
 from kcli.protocol.message import Message
 from kcli.state.speculative_state import MapsState
@@ -37,8 +38,6 @@ TRANSACTION_STATES = {
 
 # A transaction is open from its first partition until all of its markers are written.
 _OPEN_STATES = frozenset(("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"))
-
-TopicPartition = tuple[str, int]
 
 
 class TransactionMetadata(NamedTuple):

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from kcli.client.errors import ClientError
+from kcli.format.primitives import TopicPartition
 from kcli.format.records import Header
 from kcli.log.disk.os_disk import OsDisk
 from kcli.replay.cluster_source import ClusterSource, ClusterStream
@@ -21,7 +22,7 @@ from kcli.replay.directory_source import DirectorySource, Problems
 from kcli.replay.group_offsets import GroupProgress
 from kcli.replay.preparation import Preparation, ReplayOptions
 from kcli.replay.replayer import Replayer
-from kcli.replay.source import NO_RUN, EarlierRun, TopicPartition
+from kcli.replay.source import NO_RUN, EarlierRun
 from kcli.selecting.selection import Selection, parse_selection
 from tests.log_builder import BASE_TIMESTAMP, PartitionBuilder
 from tests.message_sets import NewLegacyRecord, encode_message_set

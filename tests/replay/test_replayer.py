@@ -16,6 +16,7 @@ from kcli.client.errors import ClientError
 from kcli.commands.app import build_parser
 from kcli.format.compression import inflate
 from kcli.format.kafka_uuid import Uuid
+from kcli.format.primitives import TopicPartition
 from kcli.format.record_batch import HEADER_BYTES, check_batch
 from kcli.format.records import read_records
 from kcli.log.disk.os_disk import OsDisk, OsFile
@@ -27,7 +28,7 @@ from kcli.replay.preparation import Preparation, ReplayOptions
 from kcli.replay.progress import FileProgress, ProgressStore
 from kcli.replay.replayer import Replayer
 from kcli.replay.scheduling import AtRate, AtSpeed, Schedule
-from kcli.replay.source import CommittedOffset, TopicPartition
+from kcli.replay.source import CommittedOffset
 from kcli.selecting.selection import Selection, parse_selection
 from tests.log_builder import PartitionBuilder
 from tests.replay.fake_cluster import FakeCluster, FakeLog, FakeNetwork

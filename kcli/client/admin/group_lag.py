@@ -36,9 +36,10 @@ from kcli.client.admin.operation import Operation, Outcomes, run_together
 from kcli.client.admin.partitions import ListedOffset, OffsetSpec, list_offsets
 from kcli.client.admin.streams import StreamsGroupDescription, describe_streams_groups
 from kcli.client.admin.topics import describe_topics
-from kcli.client.cluster import NO_LEADER, TopicPartition
+from kcli.client.cluster import NO_LEADER
 from kcli.client.errors import ClientError, KafkaError
 from kcli.client.value_checks import OffsetAndMetadata
+from kcli.format.primitives import TopicPartition
 from kcli.protocol import error_codes
 
 # The errors of partitions whose ends nothing knows at the moment.

@@ -22,9 +22,9 @@ from kcli.client.admin.driver import refused
 from kcli.client.admin.error_sentences import kafka_error, outcome_error
 from kcli.client.admin.operation import TRIED_AGAIN, Call, Operation, Outcomes, RequestContext, Route, run
 from kcli.client.admin.partitions import by_topic
-from kcli.client.cluster import TopicPartition
 from kcli.client.errors import ClientError
 from kcli.client.value_checks import OffsetAndMetadata, check_offsets
+from kcli.format.primitives import TopicPartition
 from kcli.protocol import error_codes
 from kcli.protocol.apis import (
     ALTER_SHARE_GROUP_OFFSETS,

@@ -30,9 +30,10 @@ from kcli.client.admin.group_offsets import (
 )
 from kcli.client.admin.operation import Operation, Outcomes, value_of
 from kcli.client.admin.partitions import NO_OFFSET, ListedOffset, OffsetSpec, list_offsets
-from kcli.client.cluster import NO_EPOCH, TopicPartition
+from kcli.client.cluster import NO_EPOCH
 from kcli.client.errors import ClientError
 from kcli.client.value_checks import OffsetAndMetadata
+from kcli.format.primitives import TopicPartition
 from kcli.protocol import error_codes
 
 

@@ -22,9 +22,9 @@ from typing import NamedTuple
 from kcli.client.admin.brokers import run_on_each_broker
 from kcli.client.admin.error_sentences import kafka_error, outcome_error
 from kcli.client.admin.operation import TRIED_AGAIN, Call, Fallback, Operation, Outcomes, RequestContext, Route, run
-from kcli.client.cluster import TopicPartition
 from kcli.client.coordinator_lookup import GROUP_KEY, TRANSACTION_KEY, coordinator_request, coordinators_by_key
 from kcli.client.errors import ClientError, KafkaError, UnsupportedVersionError
+from kcli.format.primitives import TopicPartition
 from kcli.protocol import error_codes
 from kcli.protocol.apis import (
     API_KEYS,

@@ -15,8 +15,8 @@ from typing import NamedTuple
 from kcli.client.admin.error_sentences import kafka_error, outcome_error
 from kcli.client.admin.operation import Call, Operation, Outcomes, RequestContext, Route, run
 from kcli.client.admin.partitions import by_topic
-from kcli.client.cluster import TopicPartition
 from kcli.client.errors import ClientError
+from kcli.format.primitives import TopicPartition
 from kcli.protocol import error_codes
 from kcli.protocol.apis import ALTER_REPLICA_LOG_DIRS, API_KEYS, DESCRIBE_LOG_DIRS
 from kcli.protocol.message import Message

@@ -29,8 +29,8 @@ from typing import NamedTuple
 from kcli.client.admin.driver import answer_or_error, refused
 from kcli.client.admin.error_sentences import kafka_error, outcome_error
 from kcli.client.admin.operation import Call, Operation, Outcomes, RequestContext, Route, run, run_one
-from kcli.client.cluster import TopicPartition
 from kcli.client.errors import ClientError
+from kcli.format.primitives import TopicPartition
 from kcli.protocol import error_codes
 from kcli.protocol.apis import (
     ALTER_PARTITION_REASSIGNMENTS,

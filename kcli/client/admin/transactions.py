@@ -21,8 +21,8 @@ from kcli.client.admin.brokers import run_on_each_broker
 from kcli.client.admin.error_sentences import kafka_error, outcome_error
 from kcli.client.admin.operation import TRIED_AGAIN, Call, Operation, Outcomes, RequestContext, Route, run, run_one
 from kcli.client.admin.partitions import ActiveProducer, producers_call
-from kcli.client.cluster import TopicPartition
 from kcli.client.errors import ClientError, KafkaError
+from kcli.format.primitives import TopicPartition
 from kcli.protocol import error_codes
 from kcli.protocol.apis import (
     API_KEYS,

@@ -66,7 +66,6 @@ from enum import Enum
 from functools import partial
 
 from kcli.client.cluster import NO_LEADER, Cluster
-from kcli.client.cluster import TopicPartition as Pair
 from kcli.client.consumer.assignors.assignor import Assignor, ClusterMetadata, Racks, RebalanceProtocol
 from kcli.client.consumer.assignors.built_in import ASSIGNORS
 from kcli.client.consumer.classic_requests import heartbeat_request, join_request, leave_request, sync_request
@@ -86,6 +85,7 @@ from kcli.client.consumer.subscription_state import SubscriptionState, Subscript
 from kcli.client.errors import AuthenticationError, ClientError, CommitFailedError, ConfigError, KafkaError
 from kcli.client.metadata import Metadata
 from kcli.client.network_client import COORDINATOR, DATA, NetworkClient
+from kcli.format.primitives import TopicPartition as Pair
 from kcli.network.exponential_backoff import ExponentialBackoff
 from kcli.network.timing_wheel import TimerTask
 from kcli.protocol import error_codes

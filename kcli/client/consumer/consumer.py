@@ -42,7 +42,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from kcli.client.cluster import Cluster, PartitionInfo, TopicPartition
+from kcli.client.cluster import Cluster, PartitionInfo
 from kcli.client.consumer.application_waits import ApplicationWaits, Done
 from kcli.client.consumer.arrow_records import ArrowColumns
 from kcli.client.consumer.consumer_config import READ_COMMITTED, ConsumerConfig, check_config
@@ -76,6 +76,7 @@ from kcli.client.value_checks import (
     checked_partitions,
     checked_topics,
 )
+from kcli.format.primitives import TopicPartition
 from kcli.network.peer_request import Answer, PeerFailure
 from kcli.network.timing_wheel import TimerTask
 from kcli.protocol import error_codes

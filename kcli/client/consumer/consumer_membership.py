@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from kcli.client.cluster import TopicPartition
 from kcli.client.consumer.assigned_topics import AssignedTopics, TopicIdPartitions
 from kcli.client.consumer.consumer_config import ConsumerConfig
 from kcli.client.consumer.epoch_member import (
@@ -37,6 +36,7 @@ from kcli.client.consumer.membership import NO_GENERATION, CallbackKind, CloseDo
 from kcli.client.consumer.subscription_state import SubscriptionState
 from kcli.client.errors import ClientError, CommitFailedError
 from kcli.client.network_client import NetworkClient
+from kcli.format.primitives import TopicPartition
 from kcli.protocol.apis import API_KEYS, CONSUMER_GROUP_HEARTBEAT
 from kcli.protocol.message import Message
 

@@ -19,7 +19,6 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from kcli.client.cluster import TopicPartition
 from kcli.client.consumer.arrow_records import ArrowBuilder, ArrowColumns
 from kcli.client.consumer.completed_fetch import CompletedFetch
 from kcli.client.consumer.consumer_record import ConsumerRecord
@@ -27,6 +26,7 @@ from kcli.client.consumer.fetch_metrics import FetchMetrics
 from kcli.client.consumer.subscription_state import FetchPosition, FetchState, SubscriptionState
 from kcli.client.errors import FetchedRecordError
 from kcli.client.serializers import Deserializer
+from kcli.format.primitives import TopicPartition
 
 # The size of an empty record; compressed ones may be smaller, for which the columns grow.
 LEAST_RECORD_BYTES = 7

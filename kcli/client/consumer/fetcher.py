@@ -52,7 +52,7 @@ from functools import partial
 from typing import NamedTuple
 
 from kcli.client.client_config import ClientConfig
-from kcli.client.cluster import NO_LEADER, TopicPartition
+from kcli.client.cluster import NO_LEADER
 from kcli.client.consumer.completed_fetch import CompletedFetch
 from kcli.client.consumer.consumer_config import READ_COMMITTED, ConsumerConfig
 from kcli.client.consumer.fetch_buffer import FetchBuffer
@@ -69,6 +69,7 @@ from kcli.client.errors import KafkaError, OffsetOutOfRangeError
 from kcli.client.metadata import ZERO_UUID, LeaderIdAndEpoch, Node
 from kcli.client.network_client import NetworkClient, failure_error
 from kcli.format import limits
+from kcli.format.primitives import TopicPartition
 from kcli.format.record_scan import RecordColumns
 from kcli.network.peer_request import Answer, PeerFailure
 from kcli.protocol import error_codes

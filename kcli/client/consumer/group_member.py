@@ -34,7 +34,6 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from kcli.client.cluster import TopicPartition
 from kcli.client.consumer.consumer_config import ConsumerConfig
 from kcli.client.consumer.membership import (
     NO_GENERATION,
@@ -53,6 +52,7 @@ from kcli.client.coordinator_lookup import GROUP_KEY, CoordinatorLookup
 from kcli.client.errors import ClientError, ConfigError, RebalanceListenerError
 from kcli.client.network_client import NetworkClient
 from kcli.client.value_checks import OffsetAndMetadata
+from kcli.format.primitives import TopicPartition
 from kcli.protocol import error_codes
 
 NO_MEMBER_ID = ""

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
-from kcli.client.cluster import TopicPartition
 from kcli.client.consumer.membership import Membership
 from kcli.client.consumer.position_errors import PositionErrors
 from kcli.client.consumer.subscription_state import (
@@ -29,6 +28,7 @@ from kcli.client.consumer.subscription_state import (
 from kcli.client.errors import ClientError, KafkaError
 from kcli.client.network_client import NetworkClient
 from kcli.client.value_checks import OffsetAndMetadata
+from kcli.format.primitives import TopicPartition
 from kcli.protocol import error_codes
 
 _NOT_IN_GROUP = frozenset((error_codes.UNKNOWN_MEMBER_ID, error_codes.FENCED_MEMBER_EPOCH, error_codes.STALE_MEMBER_EPOCH))

@@ -24,9 +24,9 @@ from collections.abc import Callable, Collection, Mapping
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from kcli.client.cluster import TopicPartition
 from kcli.client.errors import ClientError
 from kcli.client.value_checks import OffsetAndMetadata
+from kcli.format.primitives import TopicPartition
 
 # Get the result of an operation, or its error, once, and the time.
 CommitDone = Callable[[ClientError | None, int], None]

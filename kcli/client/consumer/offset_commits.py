@@ -36,13 +36,13 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import Protocol
 
-from kcli.client.cluster import TopicPartition
 from kcli.client.consumer.membership import CommitDone, CommittedDone, GroupMetadata
 from kcli.client.coordinator_lookup import CoordinatorLookup
 from kcli.client.errors import ClientError, CommitFailedError, KafkaError
 from kcli.client.network_client import NetworkClient
 from kcli.client.retrying import Finished, Retrying
 from kcli.client.value_checks import OffsetAndMetadata
+from kcli.format.primitives import TopicPartition
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, OFFSET_COMMIT, OFFSET_FETCH
 from kcli.protocol.message import Message

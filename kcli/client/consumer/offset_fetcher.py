@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from kcli.client.cluster import NO_EPOCH, NO_LEADER, TopicPartition
+from kcli.client.cluster import NO_EPOCH, NO_LEADER
 from kcli.client.consumer.consumer_config import READ_COMMITTED, ConsumerConfig
 from kcli.client.consumer.position_errors import PositionErrors
 from kcli.client.consumer.subscription_state import (
@@ -38,6 +38,7 @@ from kcli.client.consumer.subscription_state import (
 )
 from kcli.client.errors import ClientError, KafkaError, KafkaTimeoutError, LogTruncationError
 from kcli.client.network_client import NetworkClient
+from kcli.format.primitives import TopicPartition
 from kcli.network.peer_request import Answer, AuthenticationFailure, InvalidRequest, PeerFailure
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH

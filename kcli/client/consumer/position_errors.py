@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kcli.client.cluster import TopicPartition
 from kcli.client.errors import ClientError, KafkaError
+from kcli.format.primitives import TopicPartition
 
 # A partition, a topic, or the consumer itself.
 Place = TopicPartition | str | None

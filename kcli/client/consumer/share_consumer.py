@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from kcli.client.cluster import Cluster, TopicPartition
+from kcli.client.cluster import Cluster
 from kcli.client.consumer.application_waits import ApplicationWaits, Done
 from kcli.client.consumer.share_config import EXPLICIT, ShareConsumerConfig, check_share_config
 from kcli.client.consumer.share_fetcher import Flushed, ShareFetcher
@@ -33,6 +33,7 @@ from kcli.client.errors import AuthenticationError, ClientError, IllegalStateErr
 from kcli.client.network_client import NetworkClient
 from kcli.client.serializers import Deserializer
 from kcli.client.value_checks import checked_topics
+from kcli.format.primitives import TopicPartition
 from kcli.protocol import error_codes
 
 _LASTING_TOPIC_ERRORS = (error_codes.TOPIC_AUTHORIZATION_FAILED, error_codes.INVALID_TOPIC_EXCEPTION)

@@ -27,7 +27,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from kcli.client.cluster import NO_LEADER, TopicPartition
+from kcli.client.cluster import NO_LEADER
 from kcli.client.consumer.share_config import ShareConsumerConfig
 from kcli.client.consumer.share_membership import ShareMembership
 from kcli.client.consumer.share_records import AcknowledgeType, Run, ShareFetched, ShareRecord, runs_of
@@ -36,6 +36,7 @@ from kcli.client.errors import AuthenticationError, ClientError, FetchedRecordEr
 from kcli.client.metadata import LeaderIdAndEpoch, Node
 from kcli.client.network_client import NetworkClient, failure_error
 from kcli.client.serializers import Deserializer
+from kcli.format.primitives import TopicPartition
 from kcli.format.record_scan import RecordColumns
 from kcli.network.peer_request import Answer, PeerFailure
 from kcli.protocol import error_codes

@@ -24,11 +24,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
-from kcli.client.cluster import TopicPartition
 from kcli.client.consumer.completed_fetch import CompletedFetch
 from kcli.client.consumer.consumer_record import ConsumerRecord, Headers
 from kcli.client.errors import FetchedRecordError, RecordDeserializationError
 from kcli.client.serializers import Deserializer
+from kcli.format.primitives import TopicPartition
 from kcli.format.record_scan import RecordColumns
 
 

@@ -37,10 +37,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from kcli.client.cluster import NO_EPOCH, NO_LEADER, Cluster, TopicPartition
+from kcli.client.cluster import NO_EPOCH, NO_LEADER, Cluster
 from kcli.client.consumer.consumer_record import ConsumerRecord
 from kcli.client.errors import ClientError, ConfigError, IllegalStateError
 from kcli.client.value_checks import OffsetAndMetadata
+from kcli.format.primitives import TopicPartition
 
 NO_NODE = -1
 EARLIEST_TIMESTAMP, LATEST_TIMESTAMP = -2, -1

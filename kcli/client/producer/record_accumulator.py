@@ -36,13 +36,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
-from kcli.client.cluster import NO_LEADER, UNKNOWN_PARTITION, Cluster, TopicPartition
+from kcli.client.cluster import NO_LEADER, UNKNOWN_PARTITION, Cluster
 from kcli.client.errors import ProducerClosedError, RecordTooLargeError
 from kcli.client.producer import partitioner, producer_batch, topic_queues
 from kcli.client.producer.accumulator_config import AccumulatorConfig
 from kcli.client.producer.buffer_pool import BufferPool
 from kcli.client.producer.compression_ratio import CompressionRatioEstimator
 from kcli.format import memory_records_builder
+from kcli.format.primitives import TopicPartition
 from kcli.log.rng import Random
 from kcli.network.exponential_backoff import ExponentialBackoff
 

@@ -37,13 +37,14 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from kcli.client.cluster import NO_EPOCH, NO_LEADER, Cluster, TopicPartition
+from kcli.client.cluster import NO_EPOCH, NO_LEADER, Cluster
 from kcli.client.errors import ClientError, InvalidRecordError, KafkaError, KafkaTimeoutError
 from kcli.client.metadata import LeaderIdAndEpoch, Node
 from kcli.client.network_client import NetworkClient
 from kcli.client.producer.producer_batch import NO_OFFSET, NO_TIMESTAMP, ProducerBatch
 from kcli.client.producer.producer_metrics import ProducerMetrics
 from kcli.client.producer.record_accumulator import ReadyCheckResult
+from kcli.format.primitives import TopicPartition
 from kcli.network.peer_request import Answer, AuthenticationFailure, InvalidRequest, PeerFailure
 from kcli.network.timing_wheel import TimerTask
 from kcli.protocol import error_codes

@@ -29,8 +29,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from kcli.client.cluster import TopicPartition
 from kcli.client.producer.producer_batch import NO_OFFSET, ProducerBatch
+from kcli.format.primitives import TopicPartition
 from kcli.format.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, increment_sequence
 
 _MASK = 0x7FFF_FFFF

@@ -36,7 +36,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 
-from kcli.client.cluster import TopicPartition
 from kcli.client.errors import (
     ClientError,
     IllegalStateError,
@@ -49,6 +48,7 @@ from kcli.client.errors import (
 from kcli.client.producer.producer_batch import NO_OFFSET, ProducerBatch
 from kcli.client.producer.sender import PartitionResult
 from kcli.client.producer.sequences import NO_PRODUCER, ProducerIdAndEpoch, Sequences
+from kcli.format.primitives import TopicPartition
 from kcli.protocol import error_codes
 
 MAX_EPOCH = 0x7FFF

@@ -52,7 +52,6 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import partial
 
-from kcli.client.cluster import TopicPartition
 from kcli.client.consumer.membership import GroupMetadata
 from kcli.client.coordinator_lookup import GROUP_KEY, TRANSACTION_KEY, CoordinatorLookup
 from kcli.client.errors import ClientError, IllegalStateError, KafkaError, TransactionAbortableError, TransactionAbortedError
@@ -60,6 +59,7 @@ from kcli.client.network_client import NetworkClient, failure_error
 from kcli.client.producer.sequences import NO_PRODUCER, ProducerIdAndEpoch
 from kcli.client.producer.transaction_manager import State, TransactionManager
 from kcli.client.value_checks import OffsetAndMetadata
+from kcli.format.primitives import TopicPartition
 from kcli.network.peer_request import Answer, PeerFailure
 from kcli.network.timing_wheel import TimerTask
 from kcli.protocol import error_codes

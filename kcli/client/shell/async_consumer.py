@@ -22,7 +22,6 @@ from types import TracebackType
 from typing import TypeVar
 
 from kcli.client.cluster import PartitionInfo
-from kcli.client.cluster import TopicPartition as Pair
 from kcli.client.consumer.arrow_export import ArrowBatch, ArrowBatches
 from kcli.client.consumer.consumer_protocol import TopicPartition
 from kcli.client.consumer.consumer_record import ConsumerRecord
@@ -41,6 +40,7 @@ from kcli.client.shell.open_operations import Done
 from kcli.client.shell.record_slices import collect_in_slices
 from kcli.client.shell.single_user import SingleTask
 from kcli.client.value_checks import OffsetAndMetadata, check_times
+from kcli.format.primitives import TopicPartition as Pair
 
 _Result = TypeVar("_Result")
 _CANNOT_AWAIT = "the rebalance listener has coroutine methods, which subscribe([]) cannot await: await unsubscribe() instead"

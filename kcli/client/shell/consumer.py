@@ -23,7 +23,6 @@ from types import TracebackType
 from typing import TypeVar
 
 from kcli.client.cluster import PartitionInfo
-from kcli.client.cluster import TopicPartition as Pair
 from kcli.client.consumer.arrow_export import ArrowBatches
 from kcli.client.consumer.consumer_protocol import TopicPartition
 from kcli.client.consumer.consumer_record import ConsumerRecord
@@ -42,6 +41,7 @@ from kcli.client.shell.open_operations import Done
 from kcli.client.shell.record_slices import collect_in_slices
 from kcli.client.shell.single_user import SingleThread
 from kcli.client.value_checks import OffsetAndMetadata, check_callable, check_offsets, check_times
+from kcli.format.primitives import TopicPartition as Pair
 
 _Result = TypeVar("_Result")
 CommitCallback = Callable[[Mapping[TopicPartition, OffsetAndMetadata], ClientError | None], object]

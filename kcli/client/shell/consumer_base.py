@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from kcli.client.cluster import NO_EPOCH
-from kcli.client.cluster import TopicPartition as Pair
 from kcli.client.consumer.arrow_export import ArrowBatch
 from kcli.client.consumer.consumer_protocol import TopicPartition
 from kcli.client.consumer.consumer_record import ConsumerRecord
@@ -19,6 +18,7 @@ from kcli.client.serializers import Deserializer, find_deserializer
 from kcli.client.shell.client_builder import Setting, log_line
 from kcli.client.shell.consumer_builder import ConsumerInterceptor, Interceptors, build_core, named
 from kcli.client.value_checks import OffsetAndMetadata
+from kcli.format.primitives import TopicPartition as Pair
 from kcli.network.shell.clock import Clock
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from kcli.client.client_config import ClientConfig, read_config, refuse_unknown
-from kcli.client.cluster import TopicPartition as Pair
 from kcli.client.consumer.consumer import ConsumerCore
 from kcli.client.consumer.consumer_config import ConsumerConfig
 from kcli.client.consumer.consumer_protocol import TopicPartition
@@ -14,6 +13,7 @@ from kcli.client.consumer.consumer_record import ConsumerRecord
 from kcli.client.consumer.making_membership import make_membership
 from kcli.client.shell.client_builder import FOREVER_S, Setting, build_network, property_texts
 from kcli.client.value_checks import OffsetAndMetadata, check_timeout
+from kcli.format.primitives import TopicPartition as Pair
 from kcli.network.shell.clock import Clock
 
 if TYPE_CHECKING:

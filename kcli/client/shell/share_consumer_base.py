@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from kcli.client.client_config import ClientConfig, read_config, refuse_unknown
-from kcli.client.cluster import TopicPartition
 from kcli.client.consumer.share_config import ShareConsumerConfig
 from kcli.client.consumer.share_consumer import ShareConsumerCore
 from kcli.client.consumer.share_records import AcknowledgeType, ShareRecord
@@ -17,6 +16,7 @@ from kcli.client.serializers import Deserializer, find_deserializer
 from kcli.client.shell.client_builder import Setting, build_network, log_line, property_texts
 from kcli.client.shell.consumer_builder import MILLISECONDS
 from kcli.client.value_checks import check_callable
+from kcli.format.primitives import TopicPartition
 from kcli.network.shell.clock import Clock
 
 if TYPE_CHECKING:

@@ -27,12 +27,11 @@ from collections.abc import Callable, Mapping
 from kcli.format import limits
 from kcli.format.checkpoint import PartitionOffset, decode_offset_checkpoint, encode_offset_checkpoint
 from kcli.format.file_names import FileKind
-from kcli.format.primitives import FormatError
+from kcli.format.primitives import FormatError, TopicPartition
 from kcli.log.disk.flush_request import FlushRequest, FlushSequence, begin_flushes, replace_file
 from kcli.log.disk.port import Disk, join_path
 from kcli.log.report_line import WarningLine
 
-TopicPartition = tuple[str, int]
 OnError = Callable[[OSError], None]
 
 

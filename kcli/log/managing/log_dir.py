@@ -21,10 +21,10 @@ from kcli.format import limits
 from kcli.format.file_names import FileKind
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.metadata_files import CleanShutdown, decode_clean_shutdown, encode_clean_shutdown
-from kcli.format.primitives import FormatError
+from kcli.format.primitives import FormatError, TopicPartition
 from kcli.log.disk.port import Disk, join_path
 from kcli.log.errors import LogDirLockedError
-from kcli.log.files.checkpoint_files import OffsetCheckpointFile, TopicPartition
+from kcli.log.files.checkpoint_files import OffsetCheckpointFile
 
 CLEAN_SHUTDOWN_VERSION = 0
 CHECKPOINT_KINDS = (

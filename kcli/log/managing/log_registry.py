@@ -46,12 +46,12 @@ from typing import NamedTuple
 from kcli.format.file_names import DirectoryState, FileKind, partition_directory_name
 from kcli.format.kafka_uuid import UUID_BYTES, Uuid
 from kcli.format.metadata_files import PartitionMetadata, encode_partition_metadata
+from kcli.format.primitives import TopicPartition
 from kcli.log.disk.deletion_queue import NEVER_MS, DeletionQueue
 from kcli.log.disk.flush_request import FlushRequest, FlushSequence, begin_flushes, replace_file, write_unflushed
 from kcli.log.disk.port import Disk, LogDisk, join_path, parent_path
 from kcli.log.errors import AllLogDirsOfflineError, KafkaStorageError, LogDirNotFoundError
 from kcli.log.file_cache import FileCache
-from kcli.log.files.checkpoint_files import TopicPartition
 from kcli.log.loading.recovery_journal import LoadJournal
 from kcli.log.log_config import LogConfig
 from kcli.log.log_opener import open_in_slices

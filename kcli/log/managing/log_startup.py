@@ -58,10 +58,9 @@ from kcli.format.file_names import (
 )
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.metadata_files import decode_partition_metadata
-from kcli.format.primitives import FormatError
+from kcli.format.primitives import FormatError, TopicPartition
 from kcli.log.disk.port import LogFile, join_path, parent_path
 from kcli.log.errors import DuplicateLogError, PartitionMetadataError, UnknownTopicsError
-from kcli.log.files.checkpoint_files import TopicPartition
 from kcli.log.loading.recovering_segment import LogRefusedError
 from kcli.log.loading.recovery_journal import KnownOffsets, RecoveryJournal, RecoveryProgress, quarantine_in
 from kcli.log.log_config import LogConfig

@@ -28,6 +28,7 @@ from kcli.format.file_names import (
     partition_directory_name,
 )
 from kcli.format.kafka_uuid import Uuid
+from kcli.format.primitives import TopicPartition
 from kcli.format.record_batch import read_header
 from kcli.log.disk.deletion_queue import NEVER_MS
 from kcli.log.disk.port import join_path, parent_path
@@ -38,7 +39,6 @@ from kcli.log.errors import (
     LogDirNotFoundError,
     NotHostedError,
 )
-from kcli.log.files.checkpoint_files import TopicPartition
 from kcli.log.managing.log_dir import LogDir
 from kcli.log.managing.log_registry import LogRegistry
 from kcli.log.report_line import WarningLine

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
+from kcli.format.primitives import TopicPartition
 from kcli.format.record_batch import Producer
 from kcli.log.producer_state_manager import VerificationStateEntry
 from kcli.protocol import error_codes
@@ -37,7 +38,6 @@ from kcli.server.coordinator.group.offset_manager import NO_RETENTION_TIME, Fetc
 from kcli.server.coordinator.operation import CoordinatorError, Decision
 from kcli.server.replication.partition import PartitionError
 from kcli.server.replication.transaction_verification import TransactionSupportedOperation
-from kcli.state.transaction_state import TopicPartition
 
 _COMMIT_BY_ID_VERSION = 10
 _TXN_COMMIT_BY_ID_VERSION = 6

@@ -26,6 +26,7 @@ from collections.abc import Callable, Container
 from functools import partial
 from struct import Struct
 
+from kcli.format.primitives import TopicPartition
 from kcli.format.record_batch import (
     CONTROL_FLAG,
     HEADER_BYTES,
@@ -44,7 +45,6 @@ from kcli.server.apis.context import RequestContext
 from kcli.server.events import Effect, HoldMemory
 from kcli.server.replication.partition import Partition, PartitionError
 from kcli.server.replication.transaction_verification import TransactionSupportedOperation
-from kcli.state.transaction_state import TopicPartition
 
 _ATTRIBUTES_LOW_BYTE = BATCH_ATTRIBUTES_AT + 1
 _PRODUCER = Struct(">qhi")

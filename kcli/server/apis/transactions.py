@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import partial
 
+from kcli.format.primitives import TopicPartition
 from kcli.format.record_batch import Producer
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
@@ -31,7 +32,7 @@ from kcli.server.coordinator.transaction.transaction_shard import ListFilter
 from kcli.server.coordinator.transaction.transitions import EPOCH_BUMP_VERSION
 from kcli.server.scheduler import SliceBudget
 from kcli.state.topic_names import INTERNAL_TOPICS
-from kcli.state.transaction_state import TRANSACTION_STATES, TopicPartition, TransactionMetadata
+from kcli.state.transaction_state import TRANSACTION_STATES, TransactionMetadata
 
 _BROKERS_VERSION = 4  # of AddPartitionsToTxn: from here on brokers send it
 _FENCED_VERSION = 2  # from here on clients know PRODUCER_FENCED

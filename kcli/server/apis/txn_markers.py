@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+from kcli.format.primitives import TopicPartition
 from kcli.format.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Producer
 from kcli.log.errors import AppendError
 from kcli.log.log_validator import AppendOrigin
@@ -34,7 +35,6 @@ from kcli.server.coordinator.operation import CoordinatorError
 from kcli.server.replication.partition import Partition, PartitionError
 from kcli.server.replication.purgatory import DelayedOperation
 from kcli.server.scheduler import SliceBudget
-from kcli.state.transaction_state import TopicPartition
 
 _ALL_REPLICAS = -1
 _WRITE_US = 150

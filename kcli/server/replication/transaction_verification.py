@@ -29,6 +29,7 @@ from enum import Enum
 from functools import partial
 from typing import Protocol
 
+from kcli.format.primitives import TopicPartition
 from kcli.format.record_batch import NO_SEQUENCE, Producer
 from kcli.log.producer_state_manager import ProducerStateManager, VerificationStateEntry
 from kcli.network.events import NodeRole, PeerNode
@@ -40,7 +41,6 @@ from kcli.protocol.apis import ADD_PARTITIONS_TO_TXN, API_KEYS
 from kcli.protocol.message import Message
 from kcli.server.config.server_config import ConfigReader
 from kcli.server.replication.partition import PartitionError
-from kcli.state.transaction_state import TopicPartition
 
 Codes = dict[TopicPartition, int]
 

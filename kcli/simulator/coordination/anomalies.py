@@ -51,6 +51,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 
+from kcli.format.primitives import TopicPartition
 from kcli.simulator.coordination.history import (
     NO_GENERATION,
     NO_OFFSET,
@@ -61,7 +62,6 @@ from kcli.simulator.coordination.history import (
     OffsetCommit,
     OffsetRead,
     Ownership,
-    TopicPartition,
     Transaction,
     topic_name,
 )

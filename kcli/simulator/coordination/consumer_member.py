@@ -33,12 +33,12 @@ from collections.abc import Iterable
 from random import Random
 
 from kcli.format.kafka_uuid import Uuid
+from kcli.format.primitives import TopicPartition
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, CONSUMER_GROUP_HEARTBEAT, STREAMS_GROUP_HEARTBEAT
 from kcli.protocol.message import Message
 from kcli.simulator.client import Task
 from kcli.simulator.coordination.group_member import HEARTBEAT_MS, CommitWork, GroupMember, Offsets, Work
-from kcli.simulator.coordination.history import TopicPartition
 from kcli.simulator.coordination.stage import RETRIABLE, Caller, Stage
 from kcli.simulator.partition_ledger import SimulationFailure
 from kcli.simulator.world import PAUSE_MS

@@ -34,6 +34,7 @@ from kcli.client.consumer.making_membership import make_membership
 from kcli.client.consumer.membership import CloseOption, GroupMetadata, Membership
 from kcli.client.errors import ClientError, CommitFailedError, DisconnectedError, KafkaError, KafkaTimeoutError
 from kcli.client.value_checks import OffsetAndMetadata
+from kcli.format.primitives import TopicPartition
 from kcli.protocol import error_codes
 from kcli.protocol.apis import CONSUMER_GROUP_HEARTBEAT, HEARTBEAT, JOIN_GROUP, OFFSET_COMMIT, OFFSET_FETCH
 from kcli.protocol.message import Message
@@ -52,7 +53,7 @@ from kcli.simulator.coordination.group_member import (
     Offsets,
     Work,
 )
-from kcli.simulator.coordination.history import OffsetCommit, OffsetRead, Ownership, Poll, TopicPartition
+from kcli.simulator.coordination.history import OffsetCommit, OffsetRead, Ownership, Poll
 from kcli.simulator.coordination.stage import RETRIABLE, Caller, Stage
 from kcli.simulator.core_client import CoreClient, WireRequest
 from kcli.simulator.partition_ledger import SimulationFailure

@@ -25,10 +25,11 @@ from kcli.client.producer.producer import Done, ProducerCore, Record
 from kcli.client.producer.producer_batch import RecordMetadata
 from kcli.client.producer.producer_config import ProducerConfig
 from kcli.client.value_checks import OffsetAndMetadata
+from kcli.format.primitives import TopicPartition
 from kcli.protocol.apis import END_TXN, INIT_PRODUCER_ID, PRODUCE, TXN_OFFSET_COMMIT
 from kcli.protocol.message import Message
 from kcli.simulator.client import Task
-from kcli.simulator.coordination.history import Fate, GivenEpoch, OffsetCommit, TopicPartition, Transaction, Write
+from kcli.simulator.coordination.history import Fate, GivenEpoch, OffsetCommit, Transaction, Write
 from kcli.simulator.coordination.producer_session import TIMEOUTS_MS, Outcome
 from kcli.simulator.coordination.stage import Stage
 from kcli.simulator.core_client import CoreClient, WireRequest

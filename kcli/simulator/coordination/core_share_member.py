@@ -22,12 +22,12 @@ from kcli.client.consumer.share_config import EXPLICIT, IMPLICIT, ShareConsumerC
 from kcli.client.consumer.share_consumer import ShareConsumerCore
 from kcli.client.consumer.share_records import AcknowledgeType, ShareRecord
 from kcli.client.errors import ClientError
+from kcli.format.primitives import TopicPartition
 from kcli.protocol import error_codes
 from kcli.protocol.apis import SHARE_ACKNOWLEDGE, SHARE_FETCH
 from kcli.protocol.message import Message
 from kcli.simulator.client import Task
 from kcli.simulator.coordination.group_member import DIED_SHARE, ENDED_SHARE, LEFT_SHARE
-from kcli.simulator.coordination.history import TopicPartition
 from kcli.simulator.coordination.share_acknowledging import Choice
 from kcli.simulator.coordination.share_history import ACCEPT, GAP, REJECT, RELEASE, RENEW, Acknowledgement, ShareTerms
 from kcli.simulator.coordination.share_holding import ShareHolding

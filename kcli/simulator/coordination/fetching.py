@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from kcli.format.compression import inflate
 from kcli.format.limits import MAX_INFLATED_BATCH_BYTES
+from kcli.format.primitives import TopicPartition
 from kcli.format.record_batch import HEADER_BYTES, RecordBatch
 from kcli.format.records import read_records
 from kcli.protocol import error_codes
@@ -26,7 +27,7 @@ from kcli.protocol.apis import FETCH, LIST_OFFSETS
 from kcli.protocol.control_records import ABORT, control_type_id
 from kcli.protocol.message import Message
 from kcli.simulator.client import Task
-from kcli.simulator.coordination.history import TopicPartition, is_by_id, topic_name
+from kcli.simulator.coordination.history import is_by_id, topic_name
 from kcli.simulator.coordination.stage import RETRIABLE, Caller, Stage
 from kcli.simulator.partition_ledger import SimulationFailure
 from kcli.simulator.sent_records import whole_batches

@@ -37,21 +37,14 @@ from collections.abc import Iterable, Mapping
 from random import Random
 from typing import Protocol
 
+from kcli.format.primitives import TopicPartition
 from kcli.protocol import error_codes
 from kcli.protocol.apis import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, OFFSET_COMMIT, OFFSET_FETCH, SYNC_GROUP
 from kcli.protocol.message import Message
 from kcli.protocol.message_types import message_type
 from kcli.simulator.client import Task
 from kcli.simulator.coordination.fetching import READ_COMMITTED, READ_UNCOMMITTED, Fetched, Fetcher
-from kcli.simulator.coordination.history import (
-    NO_GENERATION,
-    OffsetCommit,
-    OffsetRead,
-    Ownership,
-    Poll,
-    TopicPartition,
-    is_by_id,
-)
+from kcli.simulator.coordination.history import NO_GENERATION, OffsetCommit, OffsetRead, Ownership, Poll, is_by_id
 from kcli.simulator.coordination.stage import GROUP_KEY, RETRIABLE, Caller, Stage
 from kcli.simulator.world import PAUSE_MS
 

@@ -22,9 +22,9 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
+from kcli.format.primitives import TopicPartition
 from kcli.simulator.coordination.share_history import ShareHistory
 
-TopicPartition = tuple[str, int]
 NUMBER_MARK = "/"  # no topic's name has it
 AGAIN = "again"  # the topic that is deleted and created again
 NO_OFFSET = -1

@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from random import Random
 
+from kcli.format.primitives import TopicPartition
 from kcli.protocol import error_codes
 from kcli.protocol.apis import OFFSET_DELETE
 from kcli.protocol.message import Message
 from kcli.simulator.client import Task
 from kcli.simulator.coordination.group_member import Offsets
-from kcli.simulator.coordination.history import NO_OFFSET, OffsetCommit, TopicPartition
+from kcli.simulator.coordination.history import NO_OFFSET, OffsetCommit
 from kcli.simulator.coordination.stage import GROUP_KEY, RETRIABLE, Caller, Stage
 
 REWIND_SHARE = 0.02

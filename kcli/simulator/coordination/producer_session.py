@@ -24,6 +24,7 @@ from random import Random
 from typing import Protocol
 
 from kcli.format.codec_streams import ZSTD
+from kcli.format.primitives import TopicPartition
 from kcli.protocol import error_codes
 from kcli.protocol.apis import (
     ADD_OFFSETS_TO_TXN,
@@ -35,7 +36,7 @@ from kcli.protocol.apis import (
 )
 from kcli.protocol.message import Message
 from kcli.simulator.client import Task
-from kcli.simulator.coordination.history import Fate, GivenEpoch, OffsetCommit, TopicPartition, Transaction, Write, is_by_id
+from kcli.simulator.coordination.history import Fate, GivenEpoch, OffsetCommit, Transaction, Write, is_by_id
 from kcli.simulator.coordination.stage import TRANSACTION_KEY, Caller, Stage
 from kcli.simulator.sent_records import CODECS, SentRecord, encode_batch
 from kcli.simulator.world import PAUSE_MS

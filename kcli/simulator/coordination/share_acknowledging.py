@@ -19,7 +19,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
-from kcli.simulator.coordination.share_history import ACCEPT, GAP, REJECT, RELEASE, RENEW, Delivery, TopicPartition
+from kcli.format.primitives import TopicPartition
+from kcli.simulator.coordination.share_history import ACCEPT, GAP, REJECT, RELEASE, RENEW, Delivery
 
 _KINDS: tuple[int | None, ...] = (ACCEPT, RELEASE, REJECT, RENEW, None)
 _WEIGHTS = (45, 22, 9, 14, 10)

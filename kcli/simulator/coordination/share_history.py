@@ -21,7 +21,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-TopicPartition = tuple[str, int]
+from kcli.format.primitives import TopicPartition
+
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 ERA_MARK = "@"  # no share group's name has it
 FINAL = frozenset((GAP, ACCEPT, REJECT))  # the offset is not delivered again after these

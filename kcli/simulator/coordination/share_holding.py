@@ -16,10 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from kcli.format.primitives import TopicPartition
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.simulator.coordination.fetching import batch_rows
-from kcli.simulator.coordination.history import Poll, TopicPartition
+from kcli.simulator.coordination.history import Poll
 from kcli.simulator.coordination.share_acknowledging import Choice
 from kcli.simulator.coordination.share_history import RENEW, Acknowledgement, Delivery, LostFetch, ShareTerms, SilentDeath
 from kcli.simulator.coordination.share_resetting import ShareGroupGate

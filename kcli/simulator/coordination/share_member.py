@@ -25,12 +25,12 @@ from collections.abc import Iterable, Mapping
 from random import Random
 
 from kcli.format.kafka_uuid import Uuid
+from kcli.format.primitives import TopicPartition
 from kcli.protocol import error_codes
 from kcli.protocol.apis import SHARE_ACKNOWLEDGE, SHARE_FETCH, SHARE_GROUP_HEARTBEAT
 from kcli.protocol.message import Message
 from kcli.simulator.client import Task
 from kcli.simulator.coordination.group_member import DIED_SHARE, ENDED_SHARE, HEARTBEAT_MS, LEFT_SHARE, MAX_PAUSE_MS
-from kcli.simulator.coordination.history import TopicPartition
 from kcli.simulator.coordination.share_acknowledging import Choice, choose, encode_batches
 from kcli.simulator.coordination.share_history import RENEW, Acknowledgement, ShareTerms
 from kcli.simulator.coordination.share_holding import ShareHolding

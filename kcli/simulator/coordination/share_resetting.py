@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from random import Random
 
+from kcli.format.primitives import TopicPartition
 from kcli.protocol import error_codes
 from kcli.protocol.apis import (
     ALTER_SHARE_GROUP_OFFSETS,
@@ -34,7 +35,7 @@ from kcli.protocol.apis import (
 from kcli.protocol.message import Message
 from kcli.simulator.administrator import SET_OPERATION
 from kcli.simulator.client import SimulatedClient, Task
-from kcli.simulator.coordination.history import TopicPartition, topic_name
+from kcli.simulator.coordination.history import topic_name
 from kcli.simulator.coordination.share_history import ShareEra
 from kcli.simulator.coordination.stage import ECHO_SUFFIX, RETRIABLE, Caller, Stage, StageTopic
 from kcli.simulator.world import PAUSE_MS

@@ -14,11 +14,12 @@ from random import Random
 from typing import NamedTuple
 
 from kcli.client.client_config import ClientConfig
+from kcli.format.primitives import TopicPartition
 from kcli.protocol import error_codes
 from kcli.protocol.apis import FIND_COORDINATOR, METADATA
 from kcli.protocol.message import Message
 from kcli.simulator.client import REQUEST_TIMEOUT_MS, Task
-from kcli.simulator.coordination.history import NUMBER_MARK, History, TopicPartition, topic_name
+from kcli.simulator.coordination.history import NUMBER_MARK, History, topic_name
 from kcli.simulator.core_client import CoreClient, WireRequest
 from kcli.simulator.partition_ledger import SimulationFailure
 from kcli.simulator.world import PAUSE_MS, World

@@ -26,12 +26,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from random import Random
 
+from kcli.format.primitives import TopicPartition
 from kcli.simulator.client import Task
 from kcli.simulator.coordination.anomalies import INPUT_MARK
 from kcli.simulator.coordination.core_producer import CoreProducerSession
 from kcli.simulator.coordination.fetching import READ_COMMITTED, Fetched
 from kcli.simulator.coordination.group_member import WorkingMember
-from kcli.simulator.coordination.history import AGAIN, TopicPartition
+from kcli.simulator.coordination.history import AGAIN
 from kcli.simulator.coordination.producer_session import TIMEOUTS_MS, Outcome, ProducerSession, Session
 from kcli.simulator.coordination.stage import Stage
 

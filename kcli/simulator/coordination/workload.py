@@ -45,6 +45,7 @@ from random import Random
 
 from kcli.client.consumer.consumer_config import CLASSIC, CONSUMER
 from kcli.format.kafka_uuid import Uuid
+from kcli.format.primitives import TopicPartition
 from kcli.protocol.apis import CREATE_TOPICS, INCREMENTAL_ALTER_CONFIGS, LIST_TRANSACTIONS
 from kcli.server.coordinator.group.group_coordinator import GROUP_TOPIC
 from kcli.server.coordinator.share.share_coordinator import SHARE_STATE_TOPIC
@@ -58,7 +59,7 @@ from kcli.simulator.coordination.core_member import CoreMember
 from kcli.simulator.coordination.core_share_member import CoreShareMember
 from kcli.simulator.coordination.fetching import READ_COMMITTED, READ_UNCOMMITTED, Fetcher
 from kcli.simulator.coordination.group_member import ClassicMember, CommitWork, GroupMember, Offsets, Work
-from kcli.simulator.coordination.history import AGAIN, FinalRecord, FinalState, TopicPartition, topic_name
+from kcli.simulator.coordination.history import AGAIN, FinalRecord, FinalState, topic_name
 from kcli.simulator.coordination.node_settings import loses_power, share_terms
 from kcli.simulator.coordination.offset_committer import OffsetCommitter, OffsetDeleter
 from kcli.simulator.coordination.producer_session import Outcome, ProducerSession

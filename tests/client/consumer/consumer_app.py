@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kcli.client.cluster import TopicPartition
 from kcli.client.consumer.consumer import ConsumerCore
 from kcli.client.consumer.consumer_config import ConsumerConfig
 from kcli.client.consumer.consumer_record import ConsumerRecord
 from kcli.client.consumer.making_membership import make_membership
 from kcli.client.errors import ClientError, KafkaTimeoutError
+from kcli.format.primitives import TopicPartition
 from tests.client.clients_of_node import ClientsOfNode, client_of
 from tests.client.consumer.group_app import NotingListener
 

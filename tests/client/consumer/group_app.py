@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
-from kcli.client.cluster import TopicPartition
 from kcli.client.consumer.consumer_config import ConsumerConfig
 from kcli.client.consumer.making_membership import make_membership
 from kcli.client.consumer.membership import CloseOption, RebalanceCallback
 from kcli.client.consumer.subscription_state import EARLIEST, FetchPosition, SubscriptionState
 from kcli.client.errors import ClientError
 from kcli.client.value_checks import OffsetAndMetadata
+from kcli.format.primitives import TopicPartition
 from tests.client.clients_of_node import Client, ClientsOfNode
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from kcli.client.cluster import TopicPartition
 from kcli.client.consumer.consumer_record import ConsumerRecord
 from kcli.client.consumer.subscription_state import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from kcli.client.errors import KafkaError, KafkaTimeoutError
+from kcli.format.primitives import TopicPartition
 from tests.client.consumer.consumer_app import ConsumerApp
 from tests.client.faulty_node import FAULTS, LATE_MS, SHORT_TIMEOUTS, Fault, FaultyNode
 from tests.server.whole_node import batch

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from kcli.client.cluster import TopicPartition
 from kcli.client.consumer.subscription_state import EARLIEST_TIMESTAMP
 from kcli.client.errors import ClientError, CommitFailedError, KafkaError
+from kcli.format.primitives import TopicPartition
 from kcli.protocol import apis
 from kcli.protocol import error_codes as codes
 from tests.client.consumer.consumer_app import ConsumerApp

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from kcli.client.cluster import TopicPartition
 from kcli.client.consumer.membership import CloseOption
+from kcli.format.primitives import TopicPartition
 from tests.client.clients_of_node import ClientsOfNode
 from tests.client.consumer.group_app import GroupApp
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from kcli.client.cluster import TopicPartition
 from kcli.client.consumer import share_records
 from kcli.client.consumer.completed_fetch import CompletedFetch
 from kcli.client.consumer.consumer_record import ConsumerRecord
@@ -26,6 +25,7 @@ from kcli.client.errors import (
     KafkaError,
     RecordDeserializationError,
 )
+from kcli.format.primitives import TopicPartition
 from kcli.protocol.apis import API_KEYS, INCREMENTAL_ALTER_CONFIGS
 from tests.client.clients_of_node import Client, ClientsOfNode, client_of
 from tests.server.whole_node import batch

@@ -8,10 +8,10 @@ from __future__ import annotations
 import sys
 import time
 
-from kcli.client.cluster import TopicPartition
 from kcli.client.consumer.share_records import AcknowledgeType, ShareRecord
 from kcli.client.errors import ClientError
 from kcli.client.shell.share_consumer import ShareConsumer
+from kcli.format.primitives import TopicPartition
 from tests.oracle.clients.member_lines import note, run_until_a_line, stopped
 
 POLL_S = 0.1

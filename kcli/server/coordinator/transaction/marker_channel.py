@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from kcli.format.primitives import TopicPartition
 from kcli.network.events import NodeRole, PeerNode
 from kcli.network.peer_request import Answer, PeerFailure
 from kcli.network.peers import Peers
@@ -35,7 +36,7 @@ from kcli.protocol.message import Message
 from kcli.server.coordinator.transaction.transitions import PREPARE_COMMIT
 from kcli.server.log_lines import WarningLine
 from kcli.server.metadata_cache import MetadataCache
-from kcli.state.transaction_state import TopicPartition, TransactionMetadata
+from kcli.state.transaction_state import TransactionMetadata
 
 RETRY_MS = 100
 _MOST_PARTITIONS = 100  # of a request

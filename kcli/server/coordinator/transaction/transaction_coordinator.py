@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple, Protocol
 
+from kcli.format.primitives import TopicPartition
 from kcli.format.record_batch import NO_SEQUENCE, Producer
 from kcli.network.peers import Peers
 from kcli.network.timing_wheel import Timer, TimerTask
@@ -54,7 +55,7 @@ from kcli.server.metadata_cache import MetadataCache
 from kcli.server.replication.replica_manager import ReplicaManager
 from kcli.server.scheduler import Scheduler, SliceBudget
 from kcli.state.metadata_values import Topic
-from kcli.state.transaction_state import TopicPartition, TransactionMetadata
+from kcli.state.transaction_state import TransactionMetadata
 
 TRANSACTION_TOPIC = TRANSACTION_LOG.topic
 _ABORT_INTERVAL = "transaction.abort.timed.out.transaction.cleanup.interval.ms"

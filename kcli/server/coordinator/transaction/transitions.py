@@ -30,10 +30,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple, NoReturn
 
+from kcli.format.primitives import TopicPartition
 from kcli.format.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Producer
 from kcli.protocol import error_codes
 from kcli.server.coordinator.operation import CoordinatorError
-from kcli.state.transaction_state import TopicPartition, TransactionMetadata
+from kcli.state.transaction_state import TransactionMetadata
 
 EMPTY, ONGOING, PREPARE_COMMIT, PREPARE_ABORT = "Empty", "Ongoing", "PrepareCommit", "PrepareAbort"
 COMPLETE_COMMIT, COMPLETE_ABORT = "CompleteCommit", "CompleteAbort"
