@@ -5,7 +5,7 @@
     `.lock` is taken and held                                 taken only if it exists: no file is created in the source
     a broker's directory must have been stopped cleanly       the same
     what a crash left in a partition is finished first        the source is only read
-    the files of each partition are replaced (placing)        its files are copied, with the new ones instead of the old
+    the files of each partition are replaced                  its files are copied, with the new ones instead of the old
     cleaner-offset-checkpoint gets the cleaned offsets        the log directory's own files, the metadata log and the
                                                               checkpoint entries of the copied partitions are copied, and
                                                               of a whole log directory all other partitions; the mark of a
@@ -13,6 +13,24 @@
 
 New files are stored next to the old ones until the plan is printed. If they do not all fit on the disk at once, each
 partition is put in place before the next one is cleaned (`holds_all` is False).
+
+In place, each step is flushed to the device before the next one begins:
+
+    step                                                      after a crash in this step
+    --------------------------------------------------------  ----------------------------------------------------------
+    files other than new segments (snapshots, leader epochs,  the log is as before
+      indexes of segments that stay) get their names
+    new segments are renamed to `*.swap`, the last one first  the log is as before: a start removes `*.cleaned`, and each
+                                                                `*.swap` from the lowest `*.cleaned` on
+    files of old segments without a replacement are removed   the log is completely compacted: a start removes all files in
+                                                                the range of the `*.swap`, and then renames those
+    `*.swap` lose their suffix, the first one first           the same
+    snapshots of removed segments are removed                 the same
+
+So all rounds over a partition take effect at once. This relies on the rules of leftovers, which are Kafka's: the
+new segments must cover all offsets between the first and the last of them.
+
+Into another directory: new files get their names, all others are copied with their times, then all are flushed.
 """
 
 from __future__ import annotations
@@ -23,19 +41,28 @@ from typing import NamedTuple
 
 from kcli.format import limits
 from kcli.format.checkpoint import PartitionOffset, decode_offset_checkpoint, encode_offset_checkpoint
-from kcli.format.file_names import FileKind, FileState
+from kcli.format.file_names import FileKind, FileState, parse_file_name
 from kcli.format.primitives import FormatError
 from kcli.inspect.compacting.jobs import CompactOptions, PartitionJob, PartitionOutcome
-from kcli.inspect.compacting.metadata_logs import MetadataLogs, UnfitError
-from kcli.inspect.compacting.partition_selection import Asked, LeftOut, LeftOutReason, Selected, select
+from kcli.inspect.compacting.partition_selection import (
+    Asked,
+    LeftOut,
+    LeftOutReason,
+    MetadataLogs,
+    Selected,
+    UnfitError,
+    select,
+)
 from kcli.inspect.compacting.partition_work import work_on
-from kcli.inspect.compacting.placing import copy_file, copy_into, finish_before, put_in_place
+from kcli.inspect.compacting.staged_disk import SEGMENT_SUFFIXES, StagedChanges
 from kcli.inspect.node_defaults import DefaultsOf, NodeDefaults, NodeLayers, kafkas_defaults
 from kcli.inspect.process_pool import SMALL_BYTES, ProcessPool, count_bytes
+from kcli.log.disk.load_disk import LiveDisk
 from kcli.log.disk.port import LogDisk, base_name, join_path
 from kcli.log.files.indexes import IndexSettings
 from kcli.log.files.log_directory import LOCK_HOLDERS, log_bytes, read_checkpoints, read_log_directory
 from kcli.log.files.quarantine import default_folder
+from kcli.log.loading.leftovers import finish_leftovers
 
 _CHECKPOINTS = (
     FileKind.RECOVERY_POINT_CHECKPOINT,
@@ -45,6 +72,96 @@ _CHECKPOINTS = (
 )
 _ROOT_FILES = (FileKind.META_PROPERTIES, *_CHECKPOINTS)
 _COPIED_KINDS = (FileKind.META_PROPERTIES, FileKind.BOOTSTRAP_CHECKPOINT, FileKind.CLEAN_SHUTDOWN)
+_LOG = SEGMENT_SUFFIXES[0]
+
+
+def finish_before(disk: LogDisk, directory: str, indexes: IndexSettings) -> None:
+    """Finish or undo what an earlier crash interrupted, as a broker does at start. Raises FormatError, OSError."""
+    names = disk.list_directory(directory)
+    if any(name.endswith((FileState.CLEANED.value, FileState.SWAP.value, FileState.DELETED.value)) for name in names):
+        finish_leftovers(LiveDisk(disk), directory, indexes)
+        disk.flush_directory(directory)
+
+
+def put_in_place(disk: LogDisk, directory: str, files: StagedChanges) -> None:
+    """Carry out staged changes in the directory of the partition. Raises OSError."""
+    assert not files.moved, "leftovers are finished before anything is staged"
+    bases = {_base(name) for name in files.made if name.endswith(_LOG)}
+    for name, data in files.written.items():
+        disk.write_file(join_path(directory, name), data)
+    swapped = [name for name in files.made if _base(name) in bases]
+    for name in files.made:
+        if name not in swapped:
+            disk.rename(files.made[name], join_path(directory, name))
+    disk.flush_directory(directory)
+    swapped.sort(key=lambda name: (-_base(name), _rank(name)))
+    for name in swapped:
+        disk.rename(files.made[name], join_path(directory, name) + FileState.SWAP.value)
+    disk.flush_directory(directory)
+    old = [name for name in files.gone if name.endswith(SEGMENT_SUFFIXES)]
+    _check_range(disk, directory, bases, old)
+    for name in old:
+        disk.remove(join_path(directory, name))
+    disk.flush_directory(directory)
+    for name in sorted(swapped, key=lambda name: (_base(name), _rank(name))):
+        path = join_path(directory, name)
+        disk.rename(path + FileState.SWAP.value, path)
+    disk.flush_directory(directory)
+    for name in files.gone:
+        if name not in old:
+            disk.remove(join_path(directory, name))
+    disk.flush_directory(directory)
+
+
+def _base(name: str) -> int:
+    base = parse_file_name(name).base_offset
+    return -1 if base is None else base
+
+
+def _rank(name: str) -> int:
+    """Return the order of a segment's files: the `.log` comes first."""
+    return next(rank for rank, suffix in enumerate(SEGMENT_SUFFIXES) if name.endswith(suffix))
+
+
+def _check_range(disk: LogDisk, directory: str, bases: set[int], old: list[str]) -> None:
+    """Check that there are only old segments between the new ones: after a crash a start would remove all of them."""
+    for name in disk.list_directory(directory):
+        if name.endswith(_LOG) and bases and min(bases) <= _base(name) <= max(bases):
+            assert _base(name) in bases or name in old, f"{directory}: {name} is between the new segments"
+
+
+def copy_into(disk: LogDisk, source: str, target: str, files: StagedChanges | None) -> None:
+    """Complete `target`, which has the new files of a partition already, with copies of all other files. Raises OSError."""
+    disk.make_directory(target)
+    files = files or StagedChanges({}, {}, (), {})
+    for name, path in files.made.items():
+        disk.rename(path, join_path(target, name))
+    for name, data in files.written.items():
+        disk.append(join_path(target, name), data)
+        disk.flush(join_path(target, name))
+    for name, path in files.moved.items():
+        copy_file(disk, path, join_path(target, name))
+    done = {*files.made, *files.written, *files.moved, *files.gone}
+    for name in disk.list_directory(source):
+        path = join_path(source, name)
+        if name not in done and disk.is_regular(path):
+            copy_file(disk, path, join_path(target, name))
+    disk.flush_directory(target)
+
+
+def copy_file(disk: LogDisk, source: str, target: str) -> None:
+    """Copy a file and its modification time, and flush the copy. Raises OSError."""
+    file = disk.open_file(source)
+    try:
+        position = 0
+        disk.append(target, b"")
+        while data := file.read_at(position, limits.READ_CHUNK_BYTES):
+            disk.append(target, data)
+            position += len(data)
+    finally:
+        file.close()
+    disk.set_mtime_ms(target, disk.mtime_ms(source))
+    disk.flush(target)
 
 
 class RefusedError(Exception):

@@ -21,8 +21,7 @@ from collections.abc import Callable
 from kcli.format.primitives import FormatError
 from kcli.inspect.compacting.jobs import CompactionPlan, PartitionJob, PartitionOutcome
 from kcli.inspect.compacting.obstacles import HAS_CODEC, find_obstacles
-from kcli.inspect.compacting.staged_disk import StagedDisk
-from kcli.inspect.compacting.staged_files import Store
+from kcli.inspect.compacting.staged_disk import StagedDisk, Store
 from kcli.log.cleaner.cleaner import CleanedLog, Cleaner
 from kcli.log.cleaner.log_cleaner_manager import LogToClean, log_to_clean
 from kcli.log.cleaner.offset_map import SECRET_BYTES, OffsetMap

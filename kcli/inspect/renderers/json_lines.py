@@ -7,7 +7,7 @@ field changes or a field is removed, not when one is added.
     file        file                                           path, kind, description, sizeInBytes, topic ...
     batch       batch                                          those of the batch line of Kafka's tool, with Kafka's names
     record      record                                         topic, partition, offset, timestamp, key, value, headers
-    (others)    entry of an index, snapshot, checkpoint ...    see kcli.inspect.dumping.small_files
+    (others)    entry of an index, snapshot, checkpoint ...    see kcli.inspect.dumping.dump
     damage      range of bytes that is not as it should be     path, position, endPosition, kind, message
     note        remark that is not damage                      path, message
     problem     path that could not be read                    path, message

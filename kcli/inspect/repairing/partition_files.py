@@ -28,8 +28,7 @@ from kcli.inspect.verification.facts import PartitionOptions
 from kcli.inspect.verification.findings import Finding, serious
 from kcli.inspect.verification.partition_verifier import verify_partition
 from kcli.inspect.verification.small_file_checks import start_is_moved
-from kcli.log.disk.planned_disk import REMOVE, TRUNCATE, WRITE, Change, PlannedDisk
-from kcli.log.disk.planned_file import Content
+from kcli.log.disk.planned_disk import REMOVE, TRUNCATE, WRITE, Change, Content, PlannedDisk
 from kcli.log.disk.port import base_name, join_path
 from kcli.log.files.leader_epoch_file_cache import LeaderEpochFileCache
 from kcli.log.files.log_directory import read_partition

@@ -29,8 +29,7 @@ from typing import Protocol
 
 from kcli.format import limits
 from kcli.format.file_names import FileKind, FileState, parse_file_name
-from kcli.log.disk.planned_disk import REMOVE, RENAME, REWRITE, TRUNCATE, WRITE, Change
-from kcli.log.disk.planned_file import Content, PlannedFile
+from kcli.log.disk.planned_disk import REMOVE, RENAME, REWRITE, TRUNCATE, WRITE, Change, Content, PlannedFile
 from kcli.log.disk.port import Disk, base_name, parent_path
 
 _DERIVED = (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX, FileKind.PRODUCER_SNAPSHOT)

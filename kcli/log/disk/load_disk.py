@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from kcli.log.disk.planned_file import Content
+from kcli.log.disk.planned_disk import Content
 from kcli.log.disk.port import Disk
 
 _REBUILT_FROM_THE_LOG = (".index", ".timeindex", ".txnindex", ".snapshot")

@@ -14,24 +14,195 @@ with the same bytes, are not in it:
 
 A file is a sequence of extents: bytes in memory, ranges of real files, or zeros. A file that is cut is therefore not copied.
 `explain` sets the reason of a change; the last reason of a path is in its change.
+
+OverlayDisk is the base of the two disks that keep changes apart from the files, PlannedDisk and
+kcli.inspect.compacting.staged_disk.
+
+question or change                               an overlay
+-----------------------------------------------  ---------------------------------------------------------------
+directories, free space, file systems, locks     asks the disk below
+files: what they contain, their names            shows what was done on the overlay; each overlay has its own way
+times, directories, locks that are to change     refuses them: it changes files, nothing else
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
-from typing import NamedTuple
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from io import UnsupportedOperation
+from itertools import accumulate
+from typing import Generic, NamedTuple, NoReturn, TypeVar
 
 from kcli.format import limits
-from kcli.log.disk.overlay_disk import OverlayDisk, missing_file
-from kcli.log.disk.planned_file import Content, Extent, PlannedFile, content_size, join_extents, slice_content
-from kcli.log.disk.port import Disk, join_path, parent_path, zeros_follow
+from kcli.log.disk.port import Disk, DiskFile, join_path, parent_path, zeros_follow
 
 REMOVE = "remove"
 RENAME = "rename"
 TRUNCATE = "truncate"
 REWRITE = "rewrite"
 WRITE = "write"
+DiskBelow = TypeVar("DiskBelow", bound=Disk)
+
+
+class OverlayDisk(Generic[DiskBelow]):
+    """What all overlays have in common; `disk` is the disk below, which is only read."""
+
+    def __init__(self, disk: DiskBelow) -> None:
+        self.disk = disk
+
+    def is_directory(self, path: str) -> bool:
+        """Return True for a directory, False for anything else or nothing."""
+        return self.disk.is_directory(path)
+
+    def free_bytes(self, path: str) -> int:
+        """Return how many bytes may still be written to the file system of `path`."""
+        return self.disk.free_bytes(path)
+
+    def device(self, path: str) -> int:
+        """Return a number that is equal for all paths on one file system."""
+        return self.disk.device(path)
+
+    def is_locked(self, path: str) -> bool:
+        """Return True if another process holds a POSIX record lock on the file."""
+        return self.disk.is_locked(path)
+
+    def set_mtime_ms(self, path: str, mtime_ms: int) -> None:
+        """Raise UnsupportedOperation, unless the overlay keeps times."""
+        self._refuse(path)
+
+    def make_directory(self, path: str) -> None:
+        """Raise UnsupportedOperation, unless the overlay has directories."""
+        self._refuse(path)
+
+    def remove_directory(self, path: str) -> None:
+        """Raise UnsupportedOperation."""
+        self._refuse(path)
+
+    def lock(self, path: str) -> Callable[[], None] | None:
+        """Raise UnsupportedOperation: the code that changes the real files takes the lock."""
+        self._refuse(path)
+
+    def _refuse(self, path: str) -> NoReturn:
+        raise UnsupportedOperation(f"{path}: an overlay changes files, nothing else")
+
+
+def missing_file(path: str) -> FileNotFoundError:
+    """Return the error that the operating system raises for a missing file."""
+    return FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+
+
+class Extent(NamedTuple):
+    """Bytes [start, end) of a real file (its path), of bytes in memory, or zeros (None)."""
+
+    source: str | bytes | None
+    start: int
+    end: int
+
+
+Content = tuple[Extent, ...]
+
+
+class PlannedFile:
+    """A file of a PlannedDisk, open for reading; see kcli.log.disk.port.DiskFile."""
+
+    def __init__(self, disk: Disk, path: str, content: Content) -> None:
+        self.name = path
+        self._disk = disk
+        self._content = content
+        self._ends = list(accumulate(extent.end - extent.start for extent in content))  # the end of each extent
+        self._open: dict[str, DiskFile] = {}
+
+    def size(self) -> int:
+        """Return the size in bytes."""
+        return self._ends[-1] if self._ends else 0
+
+    def _extents(self, position: int) -> Iterator[tuple[int, Extent]]:
+        """Yield the start and the extent of each extent from that with byte `position` on."""
+        for slot in range(bisect_right(self._ends, position), len(self._ends)):
+            extent = self._content[slot]
+            yield self._ends[slot] - (extent.end - extent.start), extent
+
+    def read_into(self, position: int, buffer: memoryview) -> int:
+        """Fill `buffer` from byte `position` on; return the number of bytes, fewer only at the end of the file."""
+        done = 0
+        for start, extent in self._extents(position):
+            if done == len(buffer):
+                break
+            at = position + done - start + extent.start
+            wanted = min(len(buffer) - done, extent.end - at)
+            count = self._read_extent(extent.source, at, buffer[done : done + wanted])
+            done += count
+            if count < wanted:
+                break
+        return done
+
+    def _read_extent(self, source: str | bytes | None, at: int, buffer: memoryview) -> int:
+        if source is None:
+            buffer[:] = bytes(len(buffer))
+            return len(buffer)
+        if isinstance(source, bytes):
+            buffer[:] = source[at : at + len(buffer)]
+            return len(buffer)
+        return self._file(source).read_into(at, buffer)
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """Return `size` bytes from byte `position` on; fewer only at the end of the file."""
+        buffer = bytearray(max(0, min(size, self.size() - position)))
+        count = self.read_into(position, memoryview(buffer))
+        return bytes(memoryview(buffer)[:count])
+
+    def next_data(self, position: int) -> int:
+        """Return the first byte from `position` on that is not in a hole or in zeros, or the size if there is none."""
+        for start, extent in self._extents(position):
+            if extent.source is not None:
+                if isinstance(extent.source, bytes):
+                    return max(position, start)
+                at = self._file(extent.source).next_data(max(position - start, 0) + extent.start)
+                if at < extent.end:
+                    return start + at - extent.start
+        return max(position, self.size())
+
+    def _file(self, path: str) -> DiskFile:
+        file = self._open.get(path)
+        if file is None:
+            file = self._open[path] = self._disk.open_file(path)
+        return file
+
+    def close(self) -> None:
+        """Close the real files."""
+        for file in self._open.values():
+            file.close()
+        self._open.clear()
+
+
+def content_size(content: Content) -> int:
+    """Return the size in bytes of a sequence of extents."""
+    return sum(extent.end - extent.start for extent in content)
+
+
+def slice_content(content: Content, start: int, end: int) -> Content:
+    """Return bytes [start, end) of a sequence of extents."""
+    found: list[Extent] = []
+    at = 0
+    for extent in content:
+        size = extent.end - extent.start
+        first, last = max(start - at, 0), min(end - at, size)
+        if first < last:
+            found.append(Extent(extent.source, extent.start + first, extent.start + last))
+        at += size
+    return tuple(found)
+
+
+def join_extents(content: Content) -> Content:
+    """Join extents that are consecutive in the same file."""
+    joined: list[Extent] = []
+    for extent in content:
+        if joined and isinstance(extent.source, str) and joined[-1].source == extent.source and joined[-1].end == extent.start:
+            joined[-1] = Extent(extent.source, joined[-1].start, extent.end)
+        else:
+            joined.append(extent)
+    return tuple(joined)
 
 
 class Change(NamedTuple):

@@ -41,7 +41,7 @@ from kcli.format.file_names import FileKind, FileName, FileState, parse_file_nam
 from kcli.format.metadata_files import decode_partition_metadata
 from kcli.format.primitives import INT32_MAX, CorruptIndexError, FormatError
 from kcli.log.disk.load_disk import LoadDisk
-from kcli.log.disk.planned_file import slice_content
+from kcli.log.disk.planned_disk import slice_content
 from kcli.log.disk.port import join_path
 from kcli.log.files.indexes import IndexAppender, IndexSettings
 from kcli.log.files.leader_epoch_file_cache import LeaderEpochFileCache, load_leader_epochs
