@@ -168,14 +168,14 @@ def partition_name(partition: tuple[str, int]) -> str:
 # -------------------------------------------------------------------------------------------------------------------- names
 
 
-class Selection(NamedTuple):
+class SelectedNames(NamedTuple):
     """The names that patterns matched, and the exit code: EXIT_FINDINGS if a pattern matched none."""
 
     names: list[str]
     code: int
 
 
-def select(what: str, patterns: Iterable[str], known: Iterable[str]) -> Selection:
+def select(what: str, patterns: Iterable[str], known: Iterable[str]) -> SelectedNames:
     """Select the known names that match any of the patterns, all without patterns.
 
     A pattern that is a known name selects that one; otherwise * and ? stand for any characters. One that matches nothing is
@@ -185,7 +185,7 @@ def select(what: str, patterns: Iterable[str], known: Iterable[str]) -> Selectio
 
     names, wanted = list(known), list(patterns)
     if not wanted:
-        return Selection(names, EXIT_OK)
+        return SelectedNames(names, EXIT_OK)
     code = EXIT_OK
     chosen: set[str] = set()
     for pattern in wanted:
@@ -194,7 +194,7 @@ def select(what: str, patterns: Iterable[str], known: Iterable[str]) -> Selectio
             print_message(f"the cluster has no {what} {pattern!r}{did_you_mean(pattern, names)}")
             code = EXIT_FINDINGS
         chosen |= found
-    return Selection([name for name in names if name in chosen], code)
+    return SelectedNames([name for name in names if name in chosen], code)
 
 
 def glob(pattern: str) -> re.Pattern[str]:

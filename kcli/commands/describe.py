@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     """Describe the directories and return the exit code. Raises CannotRun if there is nothing to describe."""
     from kcli.inspect.description.describe_options import DescribeOptions
     from kcli.inspect.description.description import describe
-    from kcli.inspect.description.sources import SourceError
+    from kcli.inspect.description.sources import DescriptionError
 
     if not args.paths:
         raise CannotRun("name what to describe: kcli describe DIR...")
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     )
     try:
         description = describe(OsDisk(), distinct_paths(args.paths), options, node_defaults(args.config))
-    except SourceError as error:
+    except DescriptionError as error:
         raise CannotRun(str(error)) from None
     for problem in description.problems:
         print_message(f"{problem.path}: {problem.message}")
@@ -98,11 +98,11 @@ def _asked_sections(given: list[str]) -> frozenset[str]:
 
 def _print(description: Description, output: str) -> None:
     if output == "json":
-        from kcli.inspect.renderers.description_json import json_lines
+        from kcli.inspect.renderers.description_report import json_lines
 
         lines = json_lines(description.report)
     else:
-        from kcli.inspect.renderers.description_text import description_lines
+        from kcli.inspect.renderers.description_report import description_lines
 
         columns = shutil.get_terminal_size().columns if is_terminal() else None
         lines = description_lines(description.report, overview=description.is_overview, colour=use_colour(), columns=columns)

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format.primitives import INT32_MAX, INT64_MAX
 from kcli.format.record_batch import NO_TIMESTAMP
-from kcli.inspect.json_text import JsonObject, bytes_member, headers_array, quote
+from kcli.inspect.json_text import JsonObject, bytes_member, headers_array, json_string
 
 if TYPE_CHECKING:
     from kcli.client import ConsumerRecord
@@ -88,7 +88,7 @@ def json_printer() -> Printer:
         headers = [(name.encode("utf-8", "surrogateescape"), data) for name, data in record.headers]
         kind = TIMESTAMP_TYPES.get(record.timestamp_type, "NoTimestampType")
         text = (
-            f'{{"type":"record","topic":{quote(record.topic)},"partition":{record.partition},"offset":{record.offset},'
+            f'{{"type":"record","topic":{json_string(record.topic)},"partition":{record.partition},"offset":{record.offset},'
             f'"timestamp":{record.timestamp},"timestampType":"{kind}",'
             f'"keySize":{_size(key)},"valueSize":{_size(value)},'
             f'{bytes_member("key", key)},{bytes_member("value", value)},"headers":{headers_array(headers)}}}\n'

@@ -99,7 +99,7 @@ class ReplayRun:
         try:
             self._source = self._open_source()
             self._names = self._mapping.targets(dict.fromkeys(topic for topic, _ in self._source.partitions()))
-            self._mapping.check_names(self._found_topics)
+            self._mapping.check_topics(self._found_topics)
             if not self._names:
                 raise CannotRun("no topic is left to replay")
         except BaseException:

@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _verify(disk: OsDisk, args: argparse.Namespace, targets: list[ResolvedPath], problems: list[PathProblem]) -> int:
     from kcli.inspect.process_pool import WorkerLostError
-    from kcli.inspect.renderers.verify_report import json_lines, text_lines
+    from kcli.inspect.renderers.verify_report import json_lines, report_lines
     from kcli.inspect.verification.verifier import Verifier
     from kcli.log.files.quarantine import default_folder
 
@@ -104,6 +104,6 @@ def _verify(disk: OsDisk, args: argparse.Namespace, targets: list[ResolvedPath],
     if args.output == "json":
         print_text("\n".join(json_lines(report, problems)))
     else:
-        print_text("\n".join(text_lines(report, colour=use_colour())))
+        print_text("\n".join(report_lines(report, colour=use_colour())))
     code = exit_code(is_sound=report.is_undamaged, all_opened=not problems)
     return EXIT_HOLES if code == EXIT_OK and not report.is_sound else code

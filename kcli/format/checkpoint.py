@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeVar
 
 from kcli.format import limits
-from kcli.format.java_integers import parse_integer
+from kcli.format.java_text import parse_integer
 from kcli.format.primitives import Buffer, CorruptCheckpointError
 
 VERSION = 0

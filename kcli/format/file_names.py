@@ -36,7 +36,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import NamedTuple
 
-from kcli.format.java_integers import parse_integer
+from kcli.format.java_text import parse_integer
 from kcli.format.primitives import FormatError
 
 OFFSET_DIGITS = 20

@@ -44,7 +44,7 @@ from zlib import crc32
 from kcli.format import limits, structs
 from kcli.format.codec_streams import NONE, ZSTD, ByteSource
 from kcli.format.compression import codec_name, deflate, inflate, inflate_stream
-from kcli.format.java_integers import wrap_int64
+from kcli.format.java_text import wrap_int64
 from kcli.format.primitives import (
     INT32_MAX,
     INT64_MAX,

@@ -22,8 +22,7 @@ from typing import Any, NamedTuple
 
 from kcli.format import limits
 from kcli.format.checkpoint import malformed_line, text_lines
-from kcli.format.java_integers import parse_integer
-from kcli.format.java_text import quote
+from kcli.format.java_text import parse_integer, quote
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.format.primitives import Buffer, CorruptCheckpointError, FormatError
 

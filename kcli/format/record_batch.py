@@ -27,7 +27,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format import structs
-from kcli.format.java_integers import wrap_int32, wrap_int64
+from kcli.format.java_text import wrap_int32, wrap_int64
 from kcli.format.primitives import INT32_MAX, Buffer, CorruptRecordError, crc32c
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ JsonObject = dict[str, Any]
 _CONTROLS = re.compile("[\x7f-\x9f]")
 
 
-def quote(text: str) -> str:
+def json_string(text: str) -> str:
     """Return text as a JSON string with its quotes."""
     quoted: str = encode_basestring(text)
     if quoted.isascii() and "\x7f" not in quoted:
@@ -42,13 +42,13 @@ def _escape(found: re.Match[str]) -> str:
 def dump(value: JsonValue) -> str:
     """Return a dict, list, str, number, bool or None as JSON; floats that are not finite as the strings NaN and Infinity."""
     if isinstance(value, str):
-        return quote(value)
+        return json_string(value)
     if value is None:
         return "null"
     if value is True or value is False:
         return "true" if value else "false"
     if isinstance(value, dict):
-        return "{" + ",".join([f"{quote(name)}:{dump(inner)}" for name, inner in value.items()]) + "}"
+        return "{" + ",".join([f"{json_string(name)}:{dump(inner)}" for name, inner in value.items()]) + "}"
     if isinstance(value, list | tuple):
         return "[" + ",".join([dump(inner) for inner in value]) + "]"
     if isinstance(value, float) and not isfinite(value):
@@ -61,7 +61,7 @@ def bytes_member(name: str, data: Buffer | None) -> str:
     if data is None:
         return f'"{name}":null'
     try:
-        return f'"{name}":{quote(str(data, "utf-8"))}'
+        return f'"{name}":{json_string(str(data, "utf-8"))}'
     except UnicodeDecodeError:
         return f'"{name}Base64":"{base64_text(data)}"'
 

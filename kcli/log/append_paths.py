@@ -72,7 +72,7 @@ from kcli.log.errors import (
 from kcli.log.files.leader_epoch_file_cache import LeaderEpochFileCache
 from kcli.log.local_log import LocalLog
 from kcli.log.log_config import LOG_APPEND_TIME, LogConfig
-from kcli.log.log_validator import AppendOrigin, ValidBatch, check_batch, whole_batch
+from kcli.log.log_validator import AppendOrigin, ValidBatch, validated_batch, whole_batch
 from kcli.log.producer_state_manager import (
     BATCHES_RETAINED,
     BatchMetadata,
@@ -146,7 +146,7 @@ def check_carefully(
         raise NotOneBatchError("the records contain no complete batch")
     if len(records) > size and whole_batch(records, size):
         raise NotOneBatchError("the records contain more than one batch")
-    batch = check_batch(records, size, config, origin)
+    batch = validated_batch(records, size, config, origin)
     validate_records(batch, config, now_ms, is_hurried=is_hurried)
     return batch
 
@@ -262,7 +262,7 @@ def _batches_of(log: AppendableLog, records: memoryview) -> list[ValidBatch]:
     batches: list[ValidBatch] = []
     at, next_offset = 0, log.log_end_offset
     while at < len(records) and (size := whole_batch(records, at)):
-        batch = check_batch(records[at : at + size], size, log.config, AppendOrigin.REPLICATION)
+        batch = validated_batch(records[at : at + size], size, log.config, AppendOrigin.REPLICATION)
         if batch.base_offset < next_offset:
             raise UnexpectedAppendOffsetError(
                 f"cannot append offset {batch.base_offset} to {log.topic}-{log.partition}: the next offset is {next_offset}"

@@ -28,7 +28,7 @@ from kcli.format.structs import ABORTED_TXN, BATCH_LAST_OFFSET_DELTA_AT, LOG_OVE
 from kcli.log.disk.port import LogDisk, LogFile
 from kcli.log.file_cache import FileCache
 from kcli.log.files.indexes import IndexSettings
-from kcli.log.loading.producer_state_loader import rebuild_producer_state
+from kcli.log.loading.log_loader import rebuild_producer_state
 from kcli.log.loading.recovering_segment import RecoveringSegment
 from kcli.log.log_config import LogConfig, append_rules
 from kcli.log.log_segment import LogSegment

@@ -124,7 +124,7 @@ def whole_batch(records: memoryview, start: int = 0) -> int:
     return size if size <= left else 0
 
 
-def check_batch(records: memoryview, size_bytes: int, config: LogConfig, origin: AppendOrigin) -> ValidBatch:
+def validated_batch(records: memoryview, size_bytes: int, config: LogConfig, origin: AppendOrigin) -> ValidBatch:
     """Check header, size and CRC of the batch at the start of `records`. Raises AppendError."""
     if records[MAGIC_POSITION] != MAGIC:
         message = f"cannot append a batch with magic {records[MAGIC_POSITION]}: Kafka 4.x writes magic {MAGIC} only"

@@ -32,7 +32,7 @@ from typing import NamedTuple
 from kcli.format import limits
 from kcli.format.end_transaction_marker import EndTransactionMarker
 from kcli.format.file_names import FileKind, FileState, parse_file_name, segment_file_name
-from kcli.format.java_order import long_map_order
+from kcli.format.java_text import long_map_order
 from kcli.format.primitives import CorruptSnapshotError, FormatError
 from kcli.format.producer_snapshot import ProducerEntry, decode_producer_snapshot, encode_producer_snapshot
 from kcli.format.record_batch import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, RecordBatch

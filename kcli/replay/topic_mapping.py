@@ -87,7 +87,7 @@ class TopicMapping:
             found[topic] = target
         return found
 
-    def check_names(self, topics: Collection[str]) -> None:
+    def check_topics(self, topics: Collection[str]) -> None:
         """Raise MappingError for a --topic, or the name of a --map, that no topic of the source has.
 
         A topic would be left out without a message, or sent under its own name.

@@ -44,7 +44,7 @@ from kcli.log.reading.transaction_filter import AbortedTransactions, Transaction
 from kcli.selecting.lookup import TimeOffset
 from kcli.spark import table_schemas as tables
 from kcli.spark.cluster_reader import CLIENT_SETTINGS, ClusterFetcher, fetched_batches, servers_of
-from kcli.spark.log_partitions import LogPartition, PlanError, check_names, is_read
+from kcli.spark.log_partitions import LogPartition, PlanError, check_chosen, is_read
 from kcli.spark.read_options import SKIP, ReadOptions
 from kcli.spark.splits import SegmentRange
 
@@ -73,7 +73,7 @@ def cluster_url(options: ReadOptions) -> str:
     return SCHEME + servers_of(urls[0])
 
 
-class Bounds(NamedTuple):
+class LogOffsets(NamedTuple):
     """The offsets of a partition at the time of planning."""
 
     first_offset: int
@@ -90,7 +90,7 @@ class ClusterPartition(LogPartition):
         cluster_id: str | None,
         key: TopicPartition,
         topic_id: str,
-        bounds: Bounds,
+        bounds: LogOffsets,
         size_bytes: int,
         settings: Mapping[str, str],
     ) -> None:
@@ -223,7 +223,7 @@ def _find(admin: Admin, url: str, options: ReadOptions) -> list[LogPartition]:
         for part in topic.partitions
         if is_read(topic.name, part.partition, options)
     }
-    check_names(chosen, [url], options, frozenset(listed))
+    check_chosen(chosen, [url], options, frozenset(listed))
     keys = sorted(chosen)
     starts = admin.list_offsets(dict.fromkeys(keys, OffsetSpec.EARLIEST))
     # In this order: the last stable offset never goes back, and is not above the end.
@@ -233,7 +233,7 @@ def _find(admin: Admin, url: str, options: ReadOptions) -> list[LogPartition]:
     sizes = _sizes(admin, chosen)
     found: list[LogPartition] = []
     for key in keys:
-        bounds = Bounds(*(value_of(offsets[key]).offset for offsets in (starts, stable, ends)))
+        bounds = LogOffsets(*(value_of(offsets[key]).offset for offsets in (starts, stable, ends)))
         size_bytes = sizes.get(key, (bounds.high_watermark - bounds.first_offset) * _ASSUMED_RECORD_BYTES)
         found.append(ClusterPartition(url, cluster_id, key, str(chosen[key].topic_id), bounds, size_bytes, options.client))
     return found

@@ -249,7 +249,7 @@ def find_directories(disk: Disk, options: ReadOptions) -> list[LogPartition]:
         elif target.file is not None:
             found.append(_lone_segment(disk, target.file))
     chosen = [part for part in _merged(found) if is_chosen(part.topic, part.partition, options)]
-    check_names({(part.topic, part.partition) for part in chosen}, paths, options, frozenset(part.topic for part in found))
+    check_chosen({(part.topic, part.partition) for part in chosen}, paths, options, frozenset(part.topic for part in found))
     _check_topic_identity(disk, chosen)
     kept = _without_duplicates(disk, chosen, options.duplicate_partitions)
     kept.sort(key=lambda part: (part.topic, part.partition, part.path))
@@ -326,7 +326,7 @@ def is_chosen(topic: str, partition: int, options: ReadOptions) -> bool:
     return True
 
 
-def check_names(there: Collection[TopicPartition], paths: list[str], options: ReadOptions, known: frozenset[str]) -> None:
+def check_chosen(there: Collection[TopicPartition], paths: list[str], options: ReadOptions, known: frozenset[str]) -> None:
     """Raise UnknownTopicError, UnknownPartitionError or PlanError if a topic or partition of the options does not exist.
 
     With exactOffsets nothing is checked: what was deleted since the plan is a loss of data.

@@ -16,7 +16,7 @@ from kcli.format.file_names import (
     partition_directory_name,
     segment_file_name,
 )
-from kcli.format.java_integers import parse_integer
+from kcli.format.java_text import parse_integer
 from kcli.format.primitives import FormatError
 from tests.conftest import every_log_set
 

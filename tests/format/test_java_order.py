@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kcli.format.java_order import HashSet, hash_map_order, long_map_order, text_order
+from kcli.format.java_text import HashSet, hash_map_order, long_map_order, text_order
 
 
 def test_texts_of_one_bucket_are_in_the_order_of_insertion() -> None:

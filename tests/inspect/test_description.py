@@ -12,7 +12,7 @@ import pytest
 
 from kcli.format.file_names import parse_partition_directory
 from kcli.inspect.description import segment_survey, topic_sections
-from kcli.inspect.description.sources import SourceError
+from kcli.inspect.description.sources import DescriptionError
 from kcli.protocol.message_types import message_type
 from tests.conftest import FIXTURES, LogSet, every_log_set, log_sets
 from tests.damage.layout import flip
@@ -282,9 +282,9 @@ def test_formatted_storage_tells_its_features(tmp_path: Path) -> None:
 
 
 def test_directories_of_two_clusters_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="several clusters"):
+    with pytest.raises(DescriptionError, match="several clusters"):
         described(*(given.data for given in log_sets(FIXTURES)))
-    with pytest.raises(SourceError, match="no such file"):
+    with pytest.raises(DescriptionError, match="no such file"):
         described(tmp_path / "missing")
 
 

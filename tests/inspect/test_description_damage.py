@@ -11,8 +11,7 @@ import pytest
 
 from kcli.format.checkpoint import PartitionOffset, encode_offset_checkpoint
 from kcli.inspect.description.description import Description
-from kcli.inspect.renderers.description_json import json_lines
-from kcli.inspect.renderers.description_text import description_lines
+from kcli.inspect.renderers.description_report import description_lines, json_lines
 from tests.conftest import FIXTURES, log_sets
 from tests.inspect.described import ReplacedDisk, by_partition, described
 from tests.log_builder import BASE_TIMESTAMP, PartitionBuilder

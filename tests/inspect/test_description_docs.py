@@ -13,7 +13,7 @@ from kcli.inspect.description.group_sections import GroupSections
 from kcli.inspect.description.partition_log import Logs
 from kcli.inspect.description.remarks import Remarks
 from kcli.inspect.description.sources import Sources
-from kcli.inspect.renderers.description_json import ROW_TYPES, json_lines
+from kcli.inspect.renderers.description_report import ROW_TYPES, json_lines
 from kcli.log.disk.os_disk import OsDisk
 from kcli.state.group_state import GroupState
 from kcli.state.groups import ConsumerGroup, ConsumerGroupMember

@@ -8,8 +8,14 @@ from typing import Any
 
 import pytest
 
-from kcli.inspect.renderers.description_json import ROW_TYPES, json_lines
-from kcli.inspect.renderers.description_text import LEFT_COLUMNS, OVERVIEW_ROWS, TABLES, description_lines
+from kcli.inspect.renderers.description_report import (
+    LEFT_COLUMNS,
+    OVERVIEW_ROWS,
+    ROW_TYPES,
+    TABLES,
+    description_lines,
+    json_lines,
+)
 from kcli.inspect.renderers.terminal_text import MAX_CELL_COLUMNS, fit_table, table_lines, width, wrapped
 from tests.conftest import FIXTURES, log_sets
 from tests.inspect.described import described

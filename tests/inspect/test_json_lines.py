@@ -19,7 +19,7 @@ from kcli.format.records import Header
 from kcli.inspect.dumping.dump import DumpOptions, dump
 from kcli.inspect.dumping.record_rows import RecordRows, RowForm
 from kcli.inspect.dumping.text_buffer import TextBuffer
-from kcli.inspect.json_text import bytes_member, quote
+from kcli.inspect.json_text import bytes_member, json_string
 from kcli.inspect.json_text import dump as dump_json
 from kcli.inspect.renderers.json_lines import JsonLines
 from kcli.inspect.renderers.plain_rows import put_plain_rows
@@ -92,8 +92,8 @@ def compiled_value(data: bytes, *, is_json: bool) -> str | None:
 
 @given(st.binary(max_size=80))
 def test_the_compiled_string_is_the_plain_one(data: bytes) -> None:
-    """The compiled rows write what `quote` writes, or leave it: only bytes that are not plain ASCII."""
-    expected = quote(data.decode()) if all(byte < 0x7F for byte in data) else None
+    """The compiled rows write what `json_string` writes, or leave it: only bytes that are not plain ASCII."""
+    expected = json_string(data.decode()) if all(byte < 0x7F for byte in data) else None
     assert compiled_value(data, is_json=True) == expected
 
 

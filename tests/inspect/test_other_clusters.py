@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kcli.inspect.description.sources import SourceError
+from kcli.inspect.description.sources import DescriptionError
 from tests.commands.test_compact_config import USERS_ID
 from tests.inspect.described import described
 from tests.inspect.verified import verify
@@ -59,7 +59,7 @@ def test_verify_tells_nodes_apart(tmp_path: Path) -> None:
 
 def test_describe_refuses_two_clusters_by_name(tmp_path: Path) -> None:
     ours, other = log_dir(tmp_path / "a"), log_dir(tmp_path / "b", B)
-    with pytest.raises(SourceError, match="several clusters") as raised:
+    with pytest.raises(DescriptionError, match="several clusters") as raised:
         described(ours, other)
     assert f"{ours}/meta.properties states cluster.id {A}" in str(raised.value)
     assert f"{other}/meta.properties states cluster.id {B}" in str(raised.value)

@@ -276,7 +276,7 @@ def test_errors_do_not_depend_on_whether_the_loops_are_compiled(live: LiveLog) -
 def test_random_bytes_are_refused(data: bytes) -> None:
     """No bytes of a client make anything but an AppendError."""
     from kcli.log.errors import AppendError
-    from kcli.log.log_validator import check_batch as check
+    from kcli.log.log_validator import validated_batch as check
     from kcli.log.log_validator import whole_batch
 
     view = memoryview(bytearray(data))

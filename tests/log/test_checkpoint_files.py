@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kcli.format.file_names import FileKind
 from kcli.log.disk.os_disk import OsDisk
-from kcli.log.files.checkpoint_files import OffsetCheckpointFile
+from kcli.log.managing.log_dir import OffsetCheckpointFile
 
 
 def no_line(line: str) -> None:

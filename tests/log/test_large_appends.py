@@ -16,7 +16,7 @@ from kcli.format.records import Header, Record, encode_records
 from kcli.log import record_validator
 from kcli.log.errors import AppendError
 from kcli.log.log_config import LogConfig
-from kcli.log.log_validator import AppendOrigin, check_batch
+from kcli.log.log_validator import AppendOrigin, validated_batch
 from kcli.log.record_validator import validate_records
 
 NOW_MS = 1_750_000_000_000
@@ -28,7 +28,7 @@ RECORDS = st.lists(st.tuples(st.integers(-5, 5), st.integers(0, 2), SIZES, SIZES
 def outcome(data: bytes, count: int, codec: int) -> Any:
     """What becomes of a batch with these record bytes."""
     made = NewRecordBatch(0, count - 1, NOW_MS, NOW_MS + 5, count, deflate(codec, data), codec).encode()
-    batch = check_batch(memoryview(bytearray(made)), len(made), LogConfig(), AppendOrigin.CLIENT)
+    batch = validated_batch(memoryview(bytearray(made)), len(made), LogConfig(), AppendOrigin.CLIENT)
     try:
         validate_records(batch, LogConfig(), NOW_MS)
     except AppendError as error:
@@ -69,7 +69,7 @@ def test_a_record_of_the_size_of_the_limit_is_not_held() -> None:
     body = encode_records([Record(0, 0, None, bytes(100 * 1024 * 1024))])
     made = NewRecordBatch(0, 0, NOW_MS, NOW_MS, 1, deflate(ZSTD, body), ZSTD).encode()
     del body
-    batch = check_batch(memoryview(bytearray(made)), len(made), LogConfig(), AppendOrigin.CLIENT)
+    batch = validated_batch(memoryview(bytearray(made)), len(made), LogConfig(), AppendOrigin.CLIENT)
     tracemalloc.start()
     try:
         validate_records(batch, LogConfig(), NOW_MS)

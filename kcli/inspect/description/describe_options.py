@@ -86,7 +86,7 @@ class DescribeOptions(NamedTuple):
 
 
 NAME = "name"
-# By --sort and section of the report (kcli.inspect.renderers.description_json.ROW_TYPES): the member.
+# By --sort and section of the report (kcli.inspect.renderers.description_report.ROW_TYPES): the member.
 _MEMBERS: dict[str, dict[str, str]] = {
     "size": dict.fromkeys(("topics", "partitions", "segments"), "sizeInBytes"),
     "records": dict.fromkeys(("topics", "partitions", "segments"), "records"),

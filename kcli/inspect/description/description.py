@@ -44,7 +44,7 @@ from kcli.inspect.description.metadata_view import MetadataView, read_metadata
 from kcli.inspect.description.partition_log import Logs
 from kcli.inspect.description.remarks import Problem, Remarks, missing_name
 from kcli.inspect.description.segment_survey import missing_between
-from kcli.inspect.description.sources import SourceError, Sources, find_sources
+from kcli.inspect.description.sources import DescriptionError, Sources, find_sources
 from kcli.inspect.description.topic_sections import (
     Surveyed,
     epoch_rows,
@@ -97,14 +97,14 @@ def describe(
 ) -> Description:
     """Describe the directories at `paths`; `defaults_of` returns what their nodes set for all topics.
 
-    Raises SourceError if there is nothing to describe, or if a directory is not of the node whose settings were given.
+    Raises DescriptionError if there is nothing to describe, or if a directory is not of the node whose settings were given.
     """
     remarks = Remarks()
     sources = find_sources(disk, paths, remarks)
     show = options.show or _default_sections(sources, options)
     if options.sort != NAME and not show & sorted_sections(options.sort):
         sections = ", ".join(sorted(sorted_sections(options.sort)))
-        raise SourceError(f"--sort {options.sort} is for the sections {sections}, and none of them is shown")
+        raise DescriptionError(f"--sort {options.sort} is for the sections {sections}, and none of them is shown")
     describer = _Describer(disk, sources, options._replace(show=show), remarks, defaults_of)
     matches_nothing = not describer.find_asked()
     report = describer.report()
@@ -238,7 +238,7 @@ class _Describer:
             try:
                 found.update(dict.fromkeys(of_source, self._defaults_of(layers).topic_config))
             except ValueError as error:
-                raise SourceError(str(error)) from None
+                raise DescriptionError(str(error)) from None
         return found
 
     @property

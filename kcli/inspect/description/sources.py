@@ -35,7 +35,7 @@ from kcli.log.files.log_directory import (
 _Decoded = TypeVar("_Decoded")
 
 
-class SourceError(Exception):
+class DescriptionError(Exception):
     """The paths cannot be described; the message is one sentence."""
 
 
@@ -111,7 +111,7 @@ class Sources:
 def find_sources(disk: Disk, paths: Iterable[str], remarks: Remarks) -> Sources:
     """Find the directories at `paths`; other paths become problems.
 
-    Raises SourceError if there is no directory of Kafka, or if the directories belong to several clusters.
+    Raises DescriptionError if there is no directory of Kafka, or if the directories belong to several clusters.
     """
     targets, problems = resolve_paths(disk, paths)
     for path, message in problems:
@@ -131,7 +131,7 @@ def find_sources(disk: Disk, paths: Iterable[str], remarks: Remarks) -> Sources:
             found.append(_read_source(disk, path, None, partitions, remarks))
     if not found:
         sentences = "; ".join(f"{path}: {message}" for path, message in remarks.problems)
-        raise SourceError(sentences or "name a log directory, or a partition's directory")
+        raise DescriptionError(sentences or "name a log directory, or a partition's directory")
     _check_clusters(found)
     return Sources(found)
 
@@ -141,7 +141,7 @@ def _check_clusters(found: list[SourceDirectory]) -> None:
     first = next((owner for owner in stated if owner.cluster_id), None)
     for other in stated if first else ():
         if first is not None and first.is_other_cluster(other):
-            raise SourceError(
+            raise DescriptionError(
                 f"{cluster_conflict(first, other)}: they belong to several clusters; describe one cluster at a time"
             )
 

@@ -19,7 +19,7 @@ from kcli.inspect.compacting.compaction import Placed
 from kcli.inspect.compacting.jobs import CompactionPlan, PartitionOutcome, Reason
 from kcli.inspect.compacting.obstacles import ASSUME_COMMITTED, sentence
 from kcli.inspect.compacting.partition_selection import LeftOut
-from kcli.inspect.json_text import dump, path_member, quote
+from kcli.inspect.json_text import dump, json_string, path_member
 from kcli.inspect.quantities import format_bytes, format_count
 from kcli.inspect.renderers.terminal_text import escape, table_lines
 
@@ -183,7 +183,7 @@ class JsonCompactReport:
 
     def problem(self, path: str, message: str) -> Iterator[str]:
         """Yield a line for a problem with a path."""
-        yield f'{{"type":"problem",{path_member(path)},"message":{quote(message)}}}'
+        yield f'{{"type":"problem",{path_member(path)},"message":{json_string(message)}}}'
 
     def placed(self, placed: Placed) -> Iterator[str]:
         """Yield a line for a partition that was put in place."""

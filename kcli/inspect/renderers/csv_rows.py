@@ -47,7 +47,7 @@ from kcli.inspect.dumping.record_contents import Contents, decode_control
 from kcli.inspect.dumping.record_rows import RowForm
 from kcli.inspect.dumping.renderer import DumpedFile, Renderer, fixed_timestamp, timestamp_type
 from kcli.inspect.instants import InstantFormatter
-from kcli.inspect.json_text import JsonObject, JsonValue, base64_text, dump, quote
+from kcli.inspect.json_text import JsonObject, JsonValue, base64_text, dump, json_string
 from kcli.inspect.renderers.plain_rows import put_plain_rows, sequences
 from kcli.inspect.renderers.terminal_text import escape
 from kcli.log.reading.segment_reader import LogBatch
@@ -219,7 +219,7 @@ def _member(name: str, data: bytes | None) -> str:
     if data is None:
         return f'"{name}":null'
     text = text_of(data)
-    return f'"{name}Base64":"{base64_text(data)}"' if text is None else f'"{name}":{quote(text)}'
+    return f'"{name}Base64":"{base64_text(data)}"' if text is None else f'"{name}":{json_string(text)}'
 
 
 def text_of(data: bytes) -> str | None:

@@ -28,7 +28,7 @@ from kcli.format.record_batch import RecordBatch, increment_sequence
 from kcli.inspect.dumping.record_contents import Contents, decode_control
 from kcli.inspect.dumping.record_rows import RowForm
 from kcli.inspect.dumping.renderer import DumpedFile, DumpResult, Entry, Renderer, fixed_timestamp, timestamp_type
-from kcli.inspect.json_text import JsonObject, base64_text, bytes_member, dump, headers_array, path_member, quote
+from kcli.inspect.json_text import JsonObject, base64_text, bytes_member, dump, headers_array, json_string, path_member
 from kcli.inspect.renderers.plain_rows import put_plain_rows, sequences
 from kcli.log.reading.segment_reader import Damage, LogBatch
 from kcli.selecting.selected_log import SelectedRecords
@@ -54,12 +54,12 @@ class JsonLines(Renderer):
         """Write a line of type file."""
         self._file = file
         self._path = path_member(file.path)
-        self._log = "" if file.topic is None else f'"topic":{quote(file.topic)},"partition":{dump(file.partition)},'
+        self._log = "" if file.topic is None else f'"topic":{json_string(file.topic)},"partition":{dump(file.partition)},'
         base = "" if file.base_offset is None else f',"baseOffset":{file.base_offset}'
         if file.preallocated_bytes:
             base += f',"preallocatedBytes":{file.preallocated_bytes}'
         self._put(
-            f'{{"type":"file",{self._path},"kind":"{file.kind}","description":{quote(file.sentence)},{self._log}'
+            f'{{"type":"file",{self._path},"kind":"{file.kind}","description":{json_string(file.sentence)},{self._log}'
             f'"sizeInBytes":{file.size_bytes}{base}}}\n'
         )
 
@@ -142,7 +142,7 @@ class JsonLines(Renderer):
                 decoded = Contents() if decoder is None else decoder.decode(offset, key, value)
                 line += f',"keyDecoded":{dump(decoded.key)},"valueDecoded":{dump(decoded.value)}'
             if decoded.error is not None:
-                line += f',"decodingError":{quote(decoded.error)}'
+                line += f',"decodingError":{json_string(decoded.error)}'
             raw = "".join(f',"{name}Base64":{dump(_base64_or_none(data))}' for name, data in (("key", key), ("value", value)))
             lines.append(f'{line}{raw},"headers":{headers_array(window.headers(index))}}}\n')
         return lines
@@ -170,16 +170,16 @@ class JsonLines(Renderer):
         """Write a line of type damage."""
         self._put(
             f'{{"type":"damage",{self._path},"position":{damage.position},"endPosition":{damage.end_position},'
-            f'"kind":"{damage.kind}","message":{quote(damage.message)}}}\n'
+            f'"kind":"{damage.kind}","message":{json_string(damage.message)}}}\n'
         )
 
     def note(self, message: str) -> None:
         """Write a line of type note."""
-        self._put(f'{{"type":"note",{self._path},"message":{quote(message)}}}\n')
+        self._put(f'{{"type":"note",{self._path},"message":{json_string(message)}}}\n')
 
     def problem(self, path: str, message: str) -> None:
         """Write a line of type problem."""
-        self._put(f'{{"type":"problem",{path_member(path)},"message":{quote(message)}}}\n')
+        self._put(f'{{"type":"problem",{path_member(path)},"message":{json_string(message)}}}\n')
 
     def statistics(self, report: JsonObject) -> None:
         """Write a line of type statistics."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from kcli.inspect.json_text import dump, path_member, quote
+from kcli.inspect.json_text import dump, json_string, path_member
 from kcli.inspect.quantities import format_byte_range, format_bytes, format_count, format_offsets
 from kcli.inspect.renderers.human_text import Palette
 from kcli.inspect.renderers.terminal_text import escape, shorten
@@ -203,7 +203,7 @@ class JsonRepairReport:
             fields = {"firstOffset": hole.first_offset, "endOffset": hole.end_offset, "why": hole.why}
             yield f'{{"type":"hole",{path_member(hole.path)},{dump(fields)[1:]}'
         for remark in remarks:
-            yield f'{{"type":"remark",{path_member(remark.path)},"message":{quote(remark.message)}}}'
+            yield f'{{"type":"remark",{path_member(remark.path)},"message":{json_string(remark.message)}}}'
 
     def root(self, plan: RootPlan, quarantine: str) -> Iterator[str]:
         """Yield the changes of the log directory's own files, and how it counts afterwards."""
@@ -219,17 +219,17 @@ class JsonRepairReport:
         for finding in findings:
             yield (
                 f'{{"type":"left","code":"{finding.code}","severity":"{finding.severity}",{path_member(finding.file)},'
-                f'"position":{dump(finding.position)},"offset":{dump(finding.offset)},"message":{quote(finding.message)},'
-                f'"repairDoes":{quote(finding.repair_does)}}}'
+                f'"position":{dump(finding.position)},"offset":{dump(finding.offset)},"message":{json_string(finding.message)},'
+                f'"repairDoes":{json_string(finding.repair_does)}}}'
             )
 
     def problem(self, path: str, message: str) -> Iterator[str]:
         """Yield something that could not be planned or done."""
-        yield f'{{"type":"problem",{path_member(path)},"message":{quote(message)}}}'
+        yield f'{{"type":"problem",{path_member(path)},"message":{json_string(message)}}}'
 
     def cannot_run(self, message: str, summary: RepairSummary) -> Iterator[str]:
         """Yield the reason why nothing was done, and the summary."""
-        yield f'{{"type":"problem","path":null,"message":{quote(message)}}}'
+        yield f'{{"type":"problem","path":null,"message":{json_string(message)}}}'
         yield from self.end(summary)
 
     def end(self, summary: RepairSummary) -> Iterator[str]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from kcli.inspect.json_text import dump, path_member, quote
+from kcli.inspect.json_text import dump, json_string, path_member
 from kcli.inspect.quantities import format_bytes, format_count
 from kcli.inspect.renderers.human_text import Palette
 from kcli.inspect.renderers.terminal_text import escape, shorten
@@ -29,7 +29,7 @@ SCHEMA_VERSION = 1
 _WORDS = {ERROR: "error", WARNING: "warning", INFO: "note"}
 
 
-def text_lines(report: VerifyReport, *, colour: bool = False) -> Iterator[str]:
+def report_lines(report: VerifyReport, *, colour: bool = False) -> Iterator[str]:
     """Yield the lines of the text output without line ends; `colour` for a terminal with colours."""
     palette = Palette(colour)
     colours = {ERROR: palette.red, WARNING: palette.yellow, INFO: palette.dim}
@@ -101,7 +101,7 @@ def json_lines(report: VerifyReport, problems: Sequence[PathProblem] = ()) -> It
     for partition in report.partitions:
         yield _partition(partition)
     for problem in problems:
-        yield f'{{"type":"problem",{path_member(problem.path)},"message":{quote(problem.message)}}}'
+        yield f'{{"type":"problem",{path_member(problem.path)},"message":{json_string(problem.message)}}}'
     partitions = report.partitions
     yield dump(
         {
@@ -125,8 +125,8 @@ def json_lines(report: VerifyReport, problems: Sequence[PathProblem] = ()) -> It
 def _finding(finding: Finding) -> str:
     return (
         f'{{"type":"finding","code":"{finding.code}","severity":"{finding.severity}",{path_member(finding.file)},'
-        f'"position":{dump(finding.position)},"offset":{dump(finding.offset)},"message":{quote(finding.message)},'
-        f'"brokerDoes":{quote(finding.broker_does)},"repairDoes":{quote(finding.repair_does)}}}'
+        f'"position":{dump(finding.position)},"offset":{dump(finding.offset)},"message":{json_string(finding.message)},'
+        f'"brokerDoes":{json_string(finding.broker_does)},"repairDoes":{json_string(finding.repair_does)}}}'
     )
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kcli.format.file_names import FileKind, FileState, parse_file_name
-from kcli.format.java_integers import parse_integer
+from kcli.format.java_text import parse_integer
 from kcli.format.primitives import INT64_MAX
 from kcli.format.record_batch import RecordBatch
 from kcli.inspect.offset_ranges import OffsetRanges

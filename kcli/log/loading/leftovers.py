@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kcli.format.file_names import FileKind, FileName, FileState, parse_file_name
-from kcli.format.java_integers import parse_integer
+from kcli.format.java_text import parse_integer
 from kcli.format.primitives import INT64_MAX
 from kcli.log.disk.load_disk import LoadDisk
 from kcli.log.disk.port import join_path

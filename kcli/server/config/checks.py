@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from posixpath import normpath
 
-from kcli.format.java_integers import parse_integer
+from kcli.format.java_text import parse_integer
 from kcli.server.config.listeners import UNROUTABLE_HOST, repeated_listeners
 from kcli.server.config.server_config import NO_LIMIT, ServerConfig
 from kcli.server.config.values import ConfigError, is_repeated, split_list

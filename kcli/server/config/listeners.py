@@ -20,7 +20,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from kcli.format.java_integers import parse_integer
+from kcli.format.java_text import parse_integer
 from kcli.network.events import PeerAddress
 from kcli.server.config.values import ConfigError, split_list
 

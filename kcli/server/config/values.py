@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 
-from kcli.format.java_integers import parse_integer
+from kcli.format.java_text import parse_integer
 from kcli.server.config.definitions import ConfigKey
 
 ConfigValue = bool | int | float | str | list[str] | None

@@ -30,7 +30,7 @@ import binascii
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from kcli.format.java_integers import parse_integer
+from kcli.format.java_text import parse_integer
 from kcli.format.kafka_uuid import random_uuid
 from kcli.protocol.message import Message
 from kcli.server.config.server_config import ServerConfig

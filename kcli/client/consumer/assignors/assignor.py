@@ -9,7 +9,7 @@
 
 For the same members and topics, each one returns what the class of Kafka 4.3.1's Java consumer returns: the partitions and the
 order in which they are listed. So the members of a group may be clients of both kinds, whichever leads it. Kafka keeps members
-and topics in HashMaps; where the result shows their order, it is the same here (`kcli.format.java_order`).
+and topics in HashMaps; where the result shows their order, it is the same here (`kcli.format.java_text`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from enum import IntEnum
 from typing import Protocol
 
 from kcli.client.consumer.consumer_protocol import Assignment, Subscription, TopicPartition
-from kcli.format.java_order import hash_map_order, text_order
+from kcli.format.java_text import hash_map_order, text_order
 
 Racks = frozenset[str]
 Topics = Mapping[str, Sequence[Racks]]

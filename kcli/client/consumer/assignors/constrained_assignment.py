@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from kcli.client.consumer.assignors.assignor import PartitionLists, Topics, all_partitions
 from kcli.client.consumer.assignors.racks import RackInfo
 from kcli.client.consumer.consumer_protocol import TopicPartition
-from kcli.format.java_order import text_order
+from kcli.format.java_text import text_order
 
 
 class ConstrainedAssignment:

@@ -30,7 +30,7 @@ from kcli.client.consumer.assignors.assignor import PartitionLists, Subscription
 from kcli.client.consumer.assignors.partition_movements import PartitionMovements
 from kcli.client.consumer.assignors.racks import RackInfo
 from kcli.client.consumer.consumer_protocol import TopicPartition
-from kcli.format.java_order import text_order
+from kcli.format.java_text import text_order
 
 Assigned = dict[str, dict[TopicPartition, None]]
 

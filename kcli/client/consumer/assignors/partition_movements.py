@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kcli.client.consumer.consumer_protocol import TopicPartition
-from kcli.format.java_order import HashSet
-from kcli.format.java_text import java_hash
+from kcli.format.java_text import HashSet, java_hash
 
 
 class MemberPair(NamedTuple):

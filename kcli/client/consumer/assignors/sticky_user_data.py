@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kcli.client.consumer.consumer_protocol import NO_GENERATION, Subscription, TopicPartition, group_by_topic
-from kcli.format.java_order import hash_map_order
+from kcli.format.java_text import hash_map_order
 from kcli.protocol.compiler import MessageType
 from kcli.protocol.message_errors import DecodeError
 from kcli.protocol.message_types import message_type

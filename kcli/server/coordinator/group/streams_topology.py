@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from kcli.format.java_order import hash_map_order
+from kcli.format.java_text import hash_map_order
 from kcli.protocol import error_codes
 from kcli.server.coordinator.operation import CoordinatorError
 from kcli.state.groups import InternalTopic, Subtopology

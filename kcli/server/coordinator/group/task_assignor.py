@@ -13,7 +13,7 @@
 
 A process has no task twice, in whichever role. The load of a process is its number of tasks for each of its members. A quota is
 the number of tasks for each member with room, rounded up; it is computed again when a member has reached it. Of equally loaded
-processes and members the one is taken that Kafka takes (`java_order`): tests/oracle/test_task_assignor.py asks Kafka.
+processes and members the one is taken that Kafka takes (`java_text`): tests/oracle/test_task_assignor.py asks Kafka.
 
 Kafka 4.4.0 differs from 4.3.1. `assign_tasks` follows one of them:
 
@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from kcli.format.java_order import PriorityQueue, hash_map_order
+from kcli.format.java_text import PriorityQueue, hash_map_order
 from kcli.state.groups import TargetTasks, Tasks
 
 Task = tuple[str, int]  # subtopology and partition

@@ -1,4 +1,4 @@
-"""The report of kcli.inspect.description as tables for people.
+"""The report of kcli.inspect.description as tables for people, and as JSON for programs.
 
 An overview has a row for each topic, group and transactional id, at most OVERVIEW_ROWS in a table, and the numbers of
 configurations, ACLs and so on. Its table of partitions leaves out those of internal topics, which have a row each among the
@@ -8,6 +8,12 @@ kcli.inspect.renderers.terminal_text describes, with a line on the columns that 
 
 TABLES has the tables of describe and their columns. A cell is made from a row of the report: text without control characters,
 empty if there is nothing to show.
+
+As JSON it is an object per line. The first line is {"type":"schema","name":"kcli.describe","version":1}, then come the rows of
+the sections that were asked for, each with its type, then `unknown` and `problem`, and last `summary`, which has the number of
+rows of each section, or null if it is not known. docs/describe.md documents the types; the version grows when the meaning of a
+field changes or a field is removed, not when one is added. A path that is not UTF-8 is in pathBase64, in base64, instead of
+path.
 """
 
 from __future__ import annotations
@@ -16,6 +22,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from kcli.inspect.instants import format_instant
+from kcli.inspect.json_text import JsonObject, JsonValue, dump, json_string, path_member
 from kcli.inspect.json_text import JsonObject as Row
 from kcli.inspect.quantities import format_bytes, format_count
 from kcli.inspect.renderers.human_text import Palette
@@ -33,6 +40,60 @@ _COUNTED = (
     ("quotas", "quota"),
     ("tokens", "delegation token"),
 )
+SCHEMA_NAME = "kcli.describe"
+SCHEMA_VERSION = 1
+# The type of the rows of each section of the report.
+ROW_TYPES = {
+    "cluster": "cluster",
+    "brokers": "broker",
+    "controllers": "controller",
+    "topics": "topic",
+    "partitions": "partition",
+    "segments": "segment",
+    "leaderEpochs": "leaderEpoch",
+    "producers": "producer",
+    "compaction": "compaction",
+    "groups": "group",
+    "members": "member",
+    "transactions": "transaction",
+    "openTransactions": "openTransaction",
+    "configs": "config",
+    "acls": "acl",
+    "users": "user",
+    "quotas": "quota",
+    "tokens": "token",
+}
+
+
+def json_lines(report: JsonObject) -> Iterator[str]:
+    """Yield the lines of the report, without line ends."""
+    yield f'{{"type":"schema","name":"{SCHEMA_NAME}","version":{SCHEMA_VERSION}}}'
+    for section, row_type in ROW_TYPES.items():
+        for row in report.get(section) or ():
+            yield f'{{"type":"{row_type}",{_members(row)}}}'
+    for sentence in report["unknowns"]:
+        yield f'{{"type":"unknown","message":{json_string(sentence)}}}'
+    for problem in report["problems"]:
+        yield f'{{"type":"problem",{_members(problem)}}}'
+    counts = {section: None if report[section] is None else len(report[section]) for section in ROW_TYPES if section in report}
+    yield dump({"type": "summary", "rows": counts, "problems": len(report["problems"])})
+
+
+def _members(row: JsonObject) -> str:
+    return ",".join([_member(name, value) for name, value in row.items()])
+
+
+def _member(name: str, value: JsonValue) -> str:
+    return path_member(value) if name == "path" and isinstance(value, str) else f"{json_string(name)}:{_value(value)}"
+
+
+def _value(value: JsonValue) -> str:
+    """Return a value as json_text.dump does, except for paths in inner objects."""
+    if isinstance(value, dict):
+        return f"{{{_members(value)}}}"
+    if isinstance(value, list):
+        return f"[{','.join(_value(inner) for inner in value)}]"
+    return dump(value)
 
 
 def description_lines(report: Row, *, overview: bool, colour: bool = False, columns: int | None = None) -> Iterator[str]:
