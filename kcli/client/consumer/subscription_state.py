@@ -445,11 +445,6 @@ class SubscriptionState:
         """Return the assigned partitions in a state, in the order of the assignment."""
         return [partition for partition, state in self._states.items() if state.state is wanted]
 
-    @property
-    def has_all_positions(self) -> bool:
-        """Whether each assigned partition has a valid position."""
-        return all(state.state is FetchState.FETCHING for state in self._states.values())
-
     def request_reset(self, partition: TopicPartition, strategy: OffsetResetStrategy | None = None) -> None:
         """Have the position found by a strategy, auto.offset.reset by default. Raises IllegalStateError."""
         state = self.state_of(partition)
@@ -487,12 +482,6 @@ class SubscriptionState:
         can_validate = may_validate and position.offset_epoch != NO_EPOCH and known.leader_epoch != NO_EPOCH
         state.preferred_replica = NO_NODE
         state.put(FetchState.AWAIT_VALIDATION if can_validate else FetchState.FETCHING, moved)
-
-    def await_validation(self, partition: TopicPartition) -> None:
-        """Make a validation due if the position can be validated."""
-        state = self._states.get(partition)
-        if state is not None and state.position is not None and state.position.offset_epoch != NO_EPOCH:
-            state.put(FetchState.AWAIT_VALIDATION, state.position)
 
     def complete_validation(
         self, partition: TopicPartition, asked: FetchPosition, end_offset: int, leader_epoch: int
