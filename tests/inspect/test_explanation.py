@@ -281,3 +281,35 @@ def test_the_only_batch_behind_an_emptied_segment_ends_where_the_checkpoints_do(
     patch(path / f"{36:020d}.log", 0, struct.pack(">q", wrong))
     plan, _ = repair(tmp_path)
     assert (segments(tmp_path)[36], plan.log_end_offset) == ([36], 41)
+
+
+def test_sound_batches_between_two_damaged_ones_at_the_end_stay(tmp_path: Path) -> None:
+    """The last one begins with the offset that follows, whatever else of its header is wrong: payload ends otherwise."""
+    parts = [batch(0, 3), batch(3, 8), batch(11, 3), batch(14)]
+    path = partition(tmp_path, "t-0", parts)
+    root_files(tmp_path, clean=False)
+    log = path / f"{0:020d}.log"
+    patch(log, 31, b"\xff\xff\xff\xff")
+    patch(log, sum(len(one.encode()) for one in parts[:3]) + 21, b"\xff\xff")
+    assert segments(tmp_path) == {0: [3, 11]}
+    plan, _ = repair(tmp_path)
+    assert segments(tmp_path)[0] == [3, 11]
+    assert (0, 3) in holes(plan)
+
+
+def test_offsets_of_what_may_be_batches_in_a_damaged_end_are_named(tmp_path: Path) -> None:
+    """A batch became shorter and seems to contain the next one, and the end is damaged: nothing shows where the log goes on."""
+    parts = [batch(0, 8), batch(8, 2), batch(10, 5), batch(15, 2), batch(17)]
+    path = partition(tmp_path, "t-0", parts)
+    root_files(tmp_path, clean=False, replication={"t-0": 10})
+    log = path / f"{0:020d}.log"
+    data = log.read_bytes()
+    end = sum(len(one.encode()) for one in parts[:4])
+    log.write_bytes(data[:150] + data[151:end] + b"\xaa" * (len(data) - end))
+    for name in (f"{0:020d}.index", f"{0:020d}.timeindex"):
+        (path / name).unlink()
+    plan, _ = repair(tmp_path)
+    named = {offset for first, last in holes(plan) for offset in range(first, last or first)}
+    readable = {offset for found in segments(tmp_path).values() for offset in found}
+    assert named | readable >= {*range(17)}
+    assert not named & readable

@@ -35,6 +35,7 @@ from kcli.format.checkpoint import EpochStart
 from kcli.format.file_names import METADATA_TOPIC, OFFSET_DIGITS, FileKind, FileState, parse_file_name, segment_file_name
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.primitives import INT64_MAX, FormatError
+from kcli.inspect.offset_ranges import OffsetRanges
 from kcli.inspect.quantities import format_offsets
 from kcli.inspect.repairing.explanation import LogWitnesses
 from kcli.inspect.repairing.holes import (
@@ -129,6 +130,7 @@ class _Planner:
         self.planned = self.partition.disk
         self.remarks = self.partition.remarks
         self.removed: list[RemovedOffsets] = []  # of sound batches
+        self.inner: list[RemovedOffsets] = []  # of what looks like sound batches inside of damaged ones, and is removed
         self.takes_inner = False
         self.drops_log_start = False
 
@@ -201,6 +203,7 @@ class _Planner:
             kept = readable_ranges(self.planned, self.directory, start)
         else:
             self._add_removed()
+            self._add_inner()
             why, kept = _NO_BATCH, batch_ranges(self.planned, self.directory)
             # If a corrected batch had an offset that is too high, offsets seemed to be missing that the log never reached.
             reached = max([end, *(last for _, last in known_ranges(self.partition.holes.in_order()))])
@@ -263,6 +266,13 @@ class _Planner:
             for first, end in without([(first_offset, end_offset)], kept):
                 self.partition.holes.add(first, end, why, path)
 
+    def _add_inner(self) -> None:
+        """Add the offsets of batches inside of damaged ones that continue the lost offsets: they may be batches of the log."""
+        for path, first_offset, end_offset in self.inner:
+            lost = known_ranges(self.partition.holes.in_order())
+            if any(first <= first_offset <= end for first, end in lost):
+                self.partition.holes.add(first_offset, end_offset, "what is removed may be batches of the log", path)
+
     def _explain_snapshots(self, loaded: LoadedLog) -> None:
         """Add the reason for removed snapshots that follows from the end of the log, which a recovery learns last."""
         for change in self.planned.changes():
@@ -317,6 +327,7 @@ class _Planner:
                 self.planned.explain(path, "header fields are wrong, and their values follow from the rest of the log")
                 self.planned.write_at(path, fix.position, fix.data)
             self.remarks += [Remark(path, inner.message(self.settings.take_inner)) for inner in salvage.inner]
+            self.inner += [] if self.settings.take_inner else _inner_offsets(path, salvage)
             self.takes_inner |= self.settings.take_inner and bool(salvage.inner)
             for inner in salvage.inner if self.settings.take_inner else ():
                 first_offset, last_offset = inner.batches[0].base_offset, inner.batches[-1].last_offset
@@ -392,6 +403,12 @@ class _Planner:
     def _restore_topic_id(self) -> None:
         settings = self.settings
         self.remarks += restore_topic_id(self.planned, self.directory, settings.topic_id, is_needed=settings.needs_topic_id)
+
+
+def _inner_offsets(path: str, salvage: SegmentSalvage) -> list[RemovedOffsets]:
+    batches = [batch for inner in salvage.inner for batch in inner.batches]
+    ranges = without([(batch.base_offset, batch.last_offset + 1) for batch in batches], OffsetRanges())
+    return [RemovedOffsets(path, first, end) for first, end in ranges]
 
 
 def _is_new_empty_epoch_file(change: Change) -> bool:

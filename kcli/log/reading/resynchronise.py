@@ -331,18 +331,18 @@ class Resynchroniser:
         return header is not None and header.base_offset == expected
 
     def _breaks_at_next(self, position: int) -> bool:
-        """Return True if consecutive sound batches lead from a byte to the header of a damaged one with the next offset.
+        """Return True if consecutive sound batches lead from a byte to a damaged one that begins with the next offset.
 
-        Payload would be followed by the rest of its record.
+        Payload would be followed by the rest of its record. The other fields of the damaged header may be wrong.
         """
         expected: int | None = None
         while self._budget.take(PROBE_BYTES):
             header = header_at(self._file, position)
-            if not isinstance(header, RecordBatch) or not can_be_header(header):
+            if not isinstance(header, RecordBatch) or (expected is not None and header.base_offset != expected):
                 return False
-            is_next = expected is None or header.base_offset == expected
-            if not is_next or header.size_bytes < least_size(header) or not is_sound(self._file, position):
-                return expected is not None and is_next
+            is_batch = can_be_header(header) and header.size_bytes >= least_size(header)
+            if not is_batch or not is_sound(self._file, position):
+                return expected is not None
             position, expected = header.end_position, header.next_offset
         return False
 
