@@ -232,7 +232,7 @@ def score_of(chosen: list[Candidate]) -> tuple[int, int]:
     """What a choice saves, and its gaps, negative."""
     pairs = list(itertools.pairwise([Candidate(0, -1), *chosen]))
     gaps = [after.base_offset - before.last_offset - 1 for before, after in pairs]
-    return sum(BATCH - one.cost + GAP * (not gap) for one, gap in zip(chosen, gaps, strict=True)), -sum(gaps)
+    return sum(BATCH - one.cost - GAP * bool(gap) for one, gap in zip(chosen, gaps, strict=True)), -sum(gaps)
 
 
 def brute_force(rows: list[list[Candidate]]) -> tuple[int, int]:

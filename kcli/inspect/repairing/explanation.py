@@ -354,7 +354,7 @@ class OffsetExplanation:
             if segment.first_offset <= first and first + size <= segment.end_offset
         }
         # A batch that may be payload is worth PAYLOAD: as much as the damage costs that explains the log without it.
-        common = BATCH + self._gap - PAYLOAD if is_doubtful else 0
+        common = BATCH - PAYLOAD if is_doubtful else 0
         common += OVERFLOW if self._follows_nothing(index) else 0
         return [
             Candidate(
@@ -431,7 +431,9 @@ def best_choice(
 ) -> list[Chosen]:
     """Return the cheapest choice of one candidate or none for each batch, in the order of the file, with ascending offsets.
 
-    The best choice that ends below an offset is found in log n steps, by a Fenwick tree of prefix maxima over the last offsets.
+    A batch that stays saves BATCH, less its cost and that of a gap before it: a removed one costs BATCH and the gap that it
+    leaves. The best choice that ends below an offset is found in log n steps, by a Fenwick tree of prefix maxima over the last
+    offsets.
     """
     lasts = sorted({one.last_offset for some in candidates for one in some})
     nothing = (_Score(), -1)
@@ -452,7 +454,7 @@ def best_choice(
         found: list[tuple[Candidate, _Score, int]] = []
         for one in some:
             best = best_below(one.base_offset)
-            points = BATCH - one.cost
+            points = BATCH - gap - one.cost
             if one.is_free:
                 points += gap
             else:
