@@ -193,10 +193,10 @@ def test_kafka_reads_the_same_behind_another_codec(kafka_peer: Peer, shared: Pat
 def test_kafka_reads_the_same_of_formats_0_and_1(kafka_peer: Peer, shared: Path, tmp_path: Path, codec: str) -> None:
     """They are of format 2 then; Kafka's dump says the same offsets, timestamps, keys and values, and the log opens."""
     data = copy_of_given(shared / "kafka-logs-legacy" / "data", tmp_path / "data")
-    before = {path.name: legacy_rows(kafka_peer, path) for path in sorted(data.glob("magic*"))}
+    before = legacy_rows(kafka_peer, data)
     assert main(["compact", "--apply", "--unclean", "--compression", codec, str(data)]) == 0
-    for name, rows in before.items():
-        assert len(rows) == 300 and legacy_rows(kafka_peer, data / name) == rows, name
+    assert {name: len(rows) for name, rows in before.items()} == {path.name: 300 for path in data.glob("magic*")}
+    assert legacy_rows(kafka_peer, data) == before
     headers = [batch[1] for path in data.glob("magic*") if f"-{codec}-" not in path.name for batch in batches_of(path)]
     assert set(headers) == {2}
     index_checks = sorted(str(path) for path in data.glob("magic*/*.*index"))
@@ -204,14 +204,21 @@ def test_kafka_reads_the_same_of_formats_0_and_1(kafka_peer: Peer, shared: Path,
     assert dump.exit_code == 0 and len(re.findall(b"(passed sanity check|is empty)\\.\n", dump.stdout)) == 28, dump.stdout
 
 
-def legacy_rows(peer: Peer, partition: Path) -> list[str]:
-    """What Kafka's dump prints of each record, without what format 2 does not have, or has besides; format 0 has no time."""
-    paths = ",".join(sorted(str(path) for path in partition.glob("*.log")))
-    (dump,) = peer.dump_many([["--deep-iteration", "--print-data-log", "--files", paths]])
-    assert dump.exit_code == 0, dump.stderr[-2000:]
-    lines = dump.stdout.decode("utf-8", "replace").replace("NoTimestampType: -1", "CreateTime: -1").splitlines()
+def legacy_rows(peer: Peer, data: Path) -> dict[str, list[str]]:
+    """What Kafka's dump prints of each record, by partition, without what format 2 does not have, or has besides.
+
+    Format 0 has no time.
+    """
+    partitions = sorted(data.glob("magic*"))
+    files = [",".join(sorted(str(path) for path in partition.glob("*.log"))) for partition in partitions]
+    dumps = peer.dump_many([["--deep-iteration", "--print-data-log", "--files", paths] for paths in files])
     odd = re.compile(r" (isValid: \w+|crc: \d+|sequence: -1|headerKeys: \[\])")
-    return [odd.sub("", line) for line in lines if line.startswith("| ")]
+    found = {}
+    for partition, dump in zip(partitions, dumps, strict=True):
+        assert dump.exit_code == 0, dump.stderr[-2000:]
+        lines = dump.stdout.decode("utf-8", "replace").replace("NoTimestampType: -1", "CreateTime: -1").splitlines()
+        found[partition.name] = [odd.sub("", line) for line in lines if line.startswith("| ")]
+    return found
 
 
 def dump_of(peer: Peer, data: Path) -> list[str]:
