@@ -135,6 +135,9 @@ def test_only_so_many_clients_are_remembered(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_apis_are_offered_while_there_is_a_subscription(node: WholeNode) -> None:
     """Else librdkafka asks for one, and prints a line about it for each client."""
+    for kind, name in list(node.broker.image.configs):
+        if kind == "CLIENT_METRICS":
+            subscribe(node, name)  # those of other tests end
     for config, is_offered in (({}, False), ({"metrics": "a."}, True), ({}, False)):
         subscribe(node, "only", **config)
         keys = {
