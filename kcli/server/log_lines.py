@@ -48,23 +48,28 @@ def level_of(line: str) -> str:
 
 
 class Logger:
-    """Writes the lines of one part of a node; called with a line."""
+    """Writes the lines of one part of a node; called with a line. `is_debug`: lines of level DEBUG are written."""
 
-    __slots__ = ("_write", "level")
+    __slots__ = ("_least", "_write", "is_debug")
 
     def __init__(self, write: Callable[[str], None], level: str) -> None:
         self._write = write
-        self.level = level
+        self.set_level(level)
 
     def __call__(self, line: str) -> None:
         """Write a line if its level is high enough."""
-        if LEVELS.index(level_of(line)) >= LEVELS.index(self.level):
+        if LEVELS.index(level_of(line)) >= self._least:
             self._write(line)
 
     @property
-    def is_debug(self) -> bool:
-        """Whether lines of level DEBUG are written."""
-        return LEVELS.index(self.level) <= LEVELS.index(DEBUG)
+    def level(self) -> str:
+        """The lowest level that is written."""
+        return LEVELS[self._least]
+
+    def set_level(self, level: str) -> None:
+        """Write the lines of a level and above."""
+        self._least = LEVELS.index(level)
+        self.is_debug = self._least <= LEVELS.index(DEBUG)  # asked at each request
 
 
 class Loggers:
@@ -90,7 +95,7 @@ class Loggers:
         else:
             self._own[name] = level
         for one, logger in self._loggers.items():
-            logger.level = self._inherited(one)
+            logger.set_level(self._inherited(one))
         self._write(Line(f"the level of logger {name} is {self.levels()[name]}", logger=name))
 
     def _inherited(self, name: str) -> str:

@@ -20,10 +20,9 @@ The entries and their sources come from kcli.server.config.describe_configs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
-from kcli.format.primitives import Buffer
 from kcli.protocol import error_codes
 from kcli.protocol.framing import SIZE_BYTES, encode_request, read_response_header
 from kcli.protocol.message import Message
@@ -42,8 +41,6 @@ _GUARDS = {
     "GROUP": ("GROUP", error_codes.GROUP_AUTHORIZATION_FAILED),
 }
 _CLIENT_METRICS = 16
-# Sends a frame to the controller and passes its answer on, as NodeToControllerChannelManager.forward does.
-Forward = Callable[[RequestContext, Buffer, Callable[[bytes], None]], None]
 
 
 def handle_describe_configs(context: RequestContext, request: Message) -> None:
@@ -70,8 +67,8 @@ def _check_access(context: RequestContext, resource: ConfigResource) -> None:
         )
 
 
-def alter_with_loggers(context: RequestContext, request: Message, forward: Forward) -> None:
-    """Answer an IncrementalAlterConfigsRequest that names loggers; `forward` sends its other resources to the controller."""
+def handle_loggers_of_alter_configs(context: RequestContext, request: Message) -> None:
+    """Answer an IncrementalAlterConfigsRequest that names loggers; its other resources are forwarded to the controller."""
     broker = context.broker
     is_allowed = context.is_allowed("ALTER_CONFIGS", "CLUSTER")
     of_loggers, others = alter_loggers(request, broker.node_id, broker.loggers, is_allowed=is_allowed), without_loggers(request)
@@ -86,7 +83,7 @@ def alter_with_loggers(context: RequestContext, request: Message, forward: Forwa
         context.respond(joined_response(of_loggers, response.responses, response.throttle_time_ms))
 
     frame = encode_request(context.correlation_id, api, version, context.client_id or "", others)
-    forward(context, frame[SIZE_BYTES:], answered)
+    broker.controller.forward(context, frame[SIZE_BYTES:], answered)
 
 
 def handle_list_config_resources(context: RequestContext, request: Message) -> Message:

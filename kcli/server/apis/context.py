@@ -16,6 +16,7 @@ from kcli.server.authorizer import CLUSTER_NAME, Authorizer
 from kcli.server.events import Connection
 
 if TYPE_CHECKING:
+    from kcli.format.primitives import Buffer
     from kcli.log.disk.port import LogDisk
     from kcli.network.timing_wheel import Timer
     from kcli.server.broker.producer_ids import ProducerIdManager
@@ -64,6 +65,15 @@ class BrokerParts(NamedTuple):
     timer: Timer
     disk: LogDisk
     loggers: Loggers
+    controller: Forwarder
+
+
+class Forwarder(Protocol):
+    """What passes requests on to the active controller: kcli.server.broker.node_to_controller_channel."""
+
+    def forward(self, context: RequestContext, frame: Buffer, answered: Callable[[bytes], None] | None = None) -> None:
+        """Send a request to the controller, and its answer to the client, or to `answered` in its place."""
+        ...
 
 
 class Responder(Protocol):

@@ -54,6 +54,7 @@ HANDLERS: dict[int, tuple[str, str]] = {
     apis.DELETE_RECORDS: ("offsets", "handle_delete_records"),
     apis.DESCRIBE_CONFIGS: ("configs", "handle_describe_configs"),
     apis.LIST_CONFIG_RESOURCES: ("configs", "handle_list_config_resources"),
+    apis.INCREMENTAL_ALTER_CONFIGS: ("configs", "handle_loggers_of_alter_configs"),
     apis.DESCRIBE_CLUSTER: ("metadata", "handle_describe_cluster"),
     apis.DESCRIBE_TOPIC_PARTITIONS: ("metadata", "handle_describe_topic_partitions"),
     apis.DESCRIBE_LOG_DIRS: ("log_dirs", "handle_describe_log_dirs"),
@@ -79,7 +80,7 @@ HANDLERS: dict[int, tuple[str, str]] = {
 }
 # Served by objects of the broker.
 BROKER_OBJECTS = frozenset((apis.PRODUCE, apis.FETCH))
-# Forwarded to the controller; of an IncrementalAlterConfigs what is not about loggers.
+# Forwarded to the controller; an IncrementalAlterConfigs that names loggers goes to its handler, which forwards the rest.
 FORWARDED = frozenset(
     (
         apis.CREATE_TOPICS,

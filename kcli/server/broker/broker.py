@@ -137,7 +137,7 @@ class Broker:
         self.fetch = FetchHandler(self.parts, rng)
         self.produce = ProduceHandler(self.parts, self.topic_configs, timer, effects)
         handlers = {PRODUCE: self.produce.handle, FETCH: self.fetch.handle}
-        self.router = RequestRouter(self.parts, handlers, self.controller, effects, loggers)
+        self.router = RequestRouter(self.parts, handlers, effects, loggers)
 
     def _share_coordinator_of(self, key: ShareKey) -> int | None:
         """Return the broker that coordinates a share partition; if the topic of the states does not exist, it is requested."""
@@ -237,6 +237,7 @@ class Broker:
             timer=self.timer,
             disk=disk,
             loggers=self._loggers,
+            controller=self.controller,
         )
 
     @property

@@ -25,7 +25,7 @@ from kcli.server.api_versions import highest_version
 from kcli.server.apis.context import BrokerParts, RequestContext
 from kcli.server.apis.produce import first_error
 from kcli.server.apis.registry import FORWARDED, SERVED, Handler, load_handler
-from kcli.server.broker.node_to_controller_channel import NodeToControllerChannelManager
+from kcli.server.config.logger_levels import names_loggers
 from kcli.server.events import (
     CloseConnection,
     Connection,
@@ -52,14 +52,12 @@ class RequestRouter:
         self,
         parts: BrokerParts,
         handlers: Mapping[int, Handler],
-        controller: NodeToControllerChannelManager,
         effects: list[Effect],
         loggers: Loggers,
     ) -> None:
         self._parts = parts
         self._metrics = parts.metrics
         self._handlers = dict(handlers)
-        self._controller = controller
         self._effects = effects
         self._report = loggers[BROKER]
         self._requests = loggers[REQUESTS]
@@ -97,24 +95,11 @@ class RequestRouter:
         if self._requests.is_debug:
             self._log_request(api, version, correlation_id, client_id, connection)
         context = RequestContext(self._parts, self, connection, api, version, correlation_id, client_id, now_ms)
-        if key in FORWARDED:
+        if key in FORWARDED and not (key == INCREMENTAL_ALTER_CONFIGS and names_loggers(request)):
             # It is forwarded as it came. It was decoded so that a malformed request is refused here, with a reason.
-            if key == INCREMENTAL_ALTER_CONFIGS and self._alters_loggers(context, request):
-                return
-            self._controller.forward(context, frame)
+            self._parts.controller.forward(context, frame)
         else:
             self._serve(context, request)
-
-    def _alters_loggers(self, context: RequestContext, request: Message) -> bool:
-        """Serve an IncrementalAlterConfigs that names loggers and return True; its other resources are forwarded."""
-        from kcli.server.config.logger_levels import names_loggers  # a request that is seldom sent
-
-        if names_loggers(request):
-            from kcli.server.apis.configs import alter_with_loggers
-
-            alter_with_loggers(context, request, self._controller.forward)
-            return True
-        return False
 
     def _log_request(self, api: Api, version: int, correlation_id: int, client_id: str | None, connection: Connection) -> None:
         host, listener = connection.client_host, connection.listener
