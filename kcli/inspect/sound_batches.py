@@ -9,7 +9,6 @@ zeros at the end                                          no, and nothing is lef
 
 from __future__ import annotations
 
-from kcli.format.record_batch import RecordBatch
 from kcli.inspect.quantities import format_count
 from kcli.log.reading.segment_reader import BAD_MAGIC, BAD_SIZE, SHORT_HEADER, TRUNCATED, Damage, LogBatch
 from kcli.selecting.selected_log import BAD_CRC
@@ -20,11 +19,6 @@ _DAMAGED_BATCHES = frozenset((BAD_CRC, BAD_MAGIC, BAD_SIZE, SHORT_HEADER, TRUNCA
 def is_left_out(found: LogBatch | Damage) -> bool:
     """Return True for a damaged batch, which a SegmentReader returns as a batch or as damage."""
     return found.kind in _DAMAGED_BATCHES if isinstance(found, Damage) else not found.is_valid
-
-
-def is_thinned(header: RecordBatch) -> bool:
-    """Return True if the cleaner was at a sound batch: it has fewer records than offsets, or a delete horizon."""
-    return header.record_count != header.last_offset_delta + 1 or header.delete_horizon_ms is not None
 
 
 class LeftOutBatches:

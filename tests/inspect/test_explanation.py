@@ -13,9 +13,12 @@ from pathlib import Path
 import pytest
 
 from kcli.format.records import Record, encode_records
-from kcli.inspect.repairing.explanation import BIT, BYTE, FIELD, difference
 from kcli.inspect.repairing.repair import CLEAN
+from kcli.log.disk.os_disk import OsDisk
+from kcli.log.reading.explanation import BIT, BYTE, FIELD, difference
+from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 from tests.damage.layout import patch
+from tests.fuzz.outputs import dumped_json, spark_rows
 from tests.inspect.repaired import holes, repair, segments
 from tests.inspect.verified import batch, codes, partition, root_files, verify
 
@@ -313,3 +316,30 @@ def test_offsets_of_what_may_be_batches_in_a_damaged_end_are_named(tmp_path: Pat
     readable = {offset for found in segments(tmp_path).values() for offset in found}
     assert named | readable >= {*range(17)}
     assert not named & readable
+
+
+@pytest.mark.parametrize("is_cleaned", [False, True])
+@pytest.mark.parametrize("cut", [False, True])
+def test_all_readers_of_a_segment_see_the_same_batches_behind_damage(tmp_path: Path, is_cleaned: bool, cut: bool) -> None:
+    """Payload at the end of a batch whose header is lost: dump-log, Spark, verify and repair hide it, or none of them does.
+
+    A gap behind it shows that it is payload, unless the cleaner made gaps in the segment; also to a task that reads the bytes
+    up to the next index entry only.
+    """
+    value, outer = batch(36).encode(), batch(20, 18)
+    head = [batch(0, 2), batch(5, 5), batch(10, 10)] if is_cleaned else [batch(0, 10), batch(10, 10)]
+    path = partition(tmp_path, "t-0", [*head, outer, batch(38, 2), batch(40, 3), batch(43, 3)])
+    root_files(tmp_path, recovery_point={"t-0": 46}, replication={"t-0": 46})
+    log = path / f"{0:020d}.log"
+    at, size = sum(len(one.encode()) for one in head), len(outer.encode())
+    patch(log, at, value.rjust(size, b"\0"))
+    with SegmentReader(OsDisk(), str(log), end=at + size if cut else None) as reader:
+        read = [one.header.base_offset for one in reader.batches() if isinstance(one, LogBatch) and one.is_valid]
+    expected = [*(one.base_offset for one in head), *([36] if is_cleaned else []), *([] if cut else [38, 40, 43])]
+    assert read == expected
+    dumped = {one.record.offset for one in dumped_json(path)}
+    assert (36 in dumped, len(dumped)) == (is_cleaned, sum(one.data_records for one in verify(tmp_path).partitions))
+    assert {one.record.offset for one in spark_rows(path)} == dumped
+    plan, _ = repair(tmp_path)
+    assert {one.record.offset for one in dumped_json(path)} == dumped
+    assert any("--take-inner" in remark.message for remark in plan.remarks) != is_cleaned

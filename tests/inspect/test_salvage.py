@@ -11,7 +11,9 @@ import pytest
 
 from kcli.format.primitives import INT64_MAX
 from kcli.format.record_batch import HEADER_BYTES, read_header
-from kcli.inspect.repairing.explanation import (
+from kcli.inspect.repairing.salvage import LogSalvager, SegmentSalvage, fix_leader_epochs
+from kcli.log.disk.os_disk import OsDisk
+from kcli.log.reading.explanation import (
     BATCH,
     BIT,
     BYTE,
@@ -23,8 +25,6 @@ from kcli.inspect.repairing.explanation import (
     choose_epochs,
     difference,
 )
-from kcli.inspect.repairing.salvage import LogSalvager, SegmentSalvage, fix_leader_epochs
-from kcli.log.disk.os_disk import OsDisk
 from tests.log_builder import PartitionBuilder
 
 BATCHES = 12

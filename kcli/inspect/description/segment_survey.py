@@ -35,10 +35,11 @@ from kcli.format.index_entries import OffsetIndex, TimeIndex
 from kcli.format.record_batch import RecordBatch
 from kcli.format.structs import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
 from kcli.inspect.description.remarks import MOST_OF_A_PATH, Remarks
-from kcli.inspect.sound_batches import LeftOutBatches, is_left_out, is_thinned
+from kcli.inspect.sound_batches import LeftOutBatches, is_left_out
 from kcli.log.disk.port import Disk
 from kcli.log.files.log_directory import Segment
 from kcli.log.reading.batch_records import RecordScanner
+from kcli.log.reading.explanation import is_thinned
 from kcli.log.reading.header_reader import SMALL_BATCH_BYTES, HeaderReader
 from kcli.log.reading.segment_reader import ZEROS, Damage, LogBatch, SegmentReader
 from kcli.selecting.lookup import largest_timestamp

@@ -8,7 +8,7 @@ The CRC does not cover four fields, nor itself, so the records of a batch with a
     magic         the same                                                         2
     crc           one bit differs from the one computed; one or two wrong bits     the one computed
                   elsewhere cannot cause that
-    baseOffset    kcli.inspect.repairing.explanation says so
+    baseOffset    kcli.log.reading.explanation says so
     leaderEpoch   the same
 
 The records of a corrected batch must be readable too.
@@ -32,9 +32,9 @@ from kcli.format.record_batch import (
     read_header,
 )
 from kcli.format.structs import BATCH_LENGTH_AT, BATCH_PARTITION_LEADER_EPOCH_AT
-from kcli.inspect.repairing.explanation import Batch, Batches
 from kcli.log.disk.port import DiskFile
 from kcli.log.reading.batch_search import streamed_crc
+from kcli.log.reading.explanation import Batch, Batches
 from kcli.log.reading.segment_reader import LogBatch
 
 CRC_POSITION = CRC_START - 4

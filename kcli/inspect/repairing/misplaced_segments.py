@@ -13,7 +13,7 @@
 
 A name is wrong if the first sound batch is outside of its range and the second one confirms that: it follows the first, or is
 outside too. Of one batch alone the base offset may be wrong, which the CRC does not cover, or the name: the costs of
-kcli.inspect.repairing.explanation decide. Two files are exchanged if each of them begins with the offset in the name of the
+kcli.log.reading.explanation decide. Two files are exchanged if each of them begins with the offset in the name of the
 other. A file whose name does not have the 20 digits of a segment (`backup.log`) has no range: the same rules decide about it.
 Indexes are removed if no segment has their name any more.
 
@@ -33,12 +33,12 @@ from kcli.format.file_names import FileKind, FileState, parse_file_name, segment
 from kcli.format.primitives import INT32_MAX, INT64_MAX
 from kcli.format.record_batch import ENTRY_HEAD_BYTES, RecordBatch
 from kcli.inspect.offset_ranges import OffsetRanges
-from kcli.inspect.repairing.explanation import BATCH, COMPANION, FILE, GAP, difference
 from kcli.inspect.repairing.holes import Remark
 from kcli.inspect.verification.small_file_checks import INDEX_KINDS
 from kcli.log.disk.planned_disk import PlannedDisk
 from kcli.log.disk.port import base_name, join_path
 from kcli.log.reading.batch_search import least_offset, stated_next_offset
+from kcli.log.reading.explanation import BATCH, COMPANION, FILE, GAP, difference
 from kcli.log.reading.header_reader import HeaderReader
 from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 

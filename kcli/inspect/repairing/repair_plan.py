@@ -37,7 +37,6 @@ from kcli.format.kafka_uuid import Uuid
 from kcli.format.primitives import INT64_MAX, FormatError
 from kcli.inspect.offset_ranges import OffsetRanges
 from kcli.inspect.quantities import format_offsets
-from kcli.inspect.repairing.explanation import LogWitnesses
 from kcli.inspect.repairing.holes import (
     Hole,
     Holes,
@@ -68,6 +67,7 @@ from kcli.log.files.leader_epoch_file_cache import LeaderEpochFileCache
 from kcli.log.files.log_directory import DIRECTORY_NOT_FILE, is_file_name, read_partition
 from kcli.log.loading.leftovers import finish_leftovers
 from kcli.log.loading.log_loader import LoadedLog, LoadSettings, load_log
+from kcli.log.reading.explanation import LogWitnesses
 
 if TYPE_CHECKING:
     from kcli.inspect.description.metadata_view import OtherReplicas

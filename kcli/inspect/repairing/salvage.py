@@ -30,7 +30,11 @@ from kcli.format.index_entries import OffsetIndex, TimeIndex
 from kcli.format.primitives import INT64_MAX, FormatError, RecordTooLargeError
 from kcli.format.record_batch import HEADER_BYTES, MAGIC, RecordBatch
 from kcli.inspect.quantities import format_byte_range
-from kcli.inspect.repairing.explanation import (
+from kcli.inspect.repairing.header_repair import HeaderFix, HeaderFixer, base_offset_fix, leader_epoch_fix
+from kcli.log.disk.port import Disk
+from kcli.log.reading.batch_records import RecordScanner
+from kcli.log.reading.batch_search import SearchBudget, find_batch, plausible_header, stated_next_offset
+from kcli.log.reading.explanation import (
     Batch,
     Batches,
     Chosen,
@@ -39,12 +43,8 @@ from kcli.inspect.repairing.explanation import (
     OffsetExplanation,
     SegmentWitnesses,
     choose_epochs,
+    is_thinned,
 )
-from kcli.inspect.repairing.header_repair import HeaderFix, HeaderFixer, base_offset_fix, leader_epoch_fix
-from kcli.inspect.sound_batches import is_thinned
-from kcli.log.disk.port import Disk
-from kcli.log.reading.batch_records import RecordScanner
-from kcli.log.reading.batch_search import SearchBudget, find_batch, plausible_header, stated_next_offset
 from kcli.log.reading.segment_reader import LOST_PLACE, ZEROS, Damage, LogBatch, SegmentReader
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class LogSalvager:
         log: LogWitnesses = LogWitnesses(),  # noqa: B008
     ) -> SegmentSalvage:
         """Scan the segment at `path`, which may contain offsets [first_offset, end_offset). Raises OSError."""
-        with SegmentReader(self._disk, path) as reader:
+        with SegmentReader(self._disk, path, log=log) as reader:
             size_bytes = reader.end_position()
             batches, faults, unsound = self._scan(reader)
             bounds = (max(first_offset, base_offset), end_offset)

@@ -40,6 +40,11 @@ points at, to the end of the file, or to preallocated zeros. Payload does not do
 followed by the rest of its record, which is not a header. A search for "resumed" skips what a second damaged batch seems to
 contain, and the extent that the entry states: to the file's end if its length exceeds the file; none if it cannot be a header.
 
+A batch that the log seems to continue with, elsewhere than at the stated end, may still be the end of the last record of the
+damaged one: nothing in the file then leads to it. If offsets are missing behind it, in a segment that the cleaner has not
+changed, the cheapest explanation (kcli.log.reading.explanation) decides whether it is payload. This uses all of the file, so a
+part of a segment that is read alone has the same batches.
+
 Cost: in a file with many damaged batches the same questions are asked of the same bytes. The results are cached for one end of
 the log: the ends of chains (header_chains), the sound batches (batch_search) and the ends of searches. Bytes read because of a
 wrong length count against a budget of the file (SearchBudget); when it is spent, evidence that would need it counts as absent.
@@ -48,6 +53,7 @@ wrong length count against a budget of the file (SearchBudget); when it is spent
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format import limits
@@ -76,6 +82,7 @@ from kcli.log.reading.index_positions import IndexPositions
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch
+    from kcli.log.reading.explanation import LogWitnesses
 
 # The cost in the budget of a position that looks like a sound batch, regardless of its size.
 CANDIDATE_COST_BYTES = 64 * 1024
@@ -84,6 +91,8 @@ NEAR_END_BYTES = 2 * 1024 * 1024
 # The largest size of a batch that is tried: more than the 100 MiB of Kafka's default socket.request.max.bytes.
 FARTHEST_END_BYTES = 128 * 1024 * 1024
 OFFSET_BYTES = 8  # of the base offset
+# How many batches from a doubtful one on are explained together: the next two show whether the log goes on without it.
+EXPLAINED_BATCHES = 4
 NEAR_BYTES = 64 * 1024
 
 
@@ -109,10 +118,14 @@ class _Search(NamedTuple):
 
 
 class Resynchroniser:
-    """The search for where one segment continues after entries that are not sound; see the module docstring."""
+    """The search for where one segment continues after entries that are not sound; see the module docstring.
 
-    def __init__(self, file: DiskFile, positions: IndexPositions) -> None:
+    `log` is what the other files of the partition show, None if only the segment and its index are to be used.
+    """
+
+    def __init__(self, file: DiskFile, positions: IndexPositions, log: LogWitnesses | None = None) -> None:
         self._file = file
+        self._log = log
         self._floor = 0
         self._near_start, self._near = 0, b""  # bytes of the file from the entry on
         self._positions = positions
@@ -126,6 +139,7 @@ class Resynchroniser:
         self._batches = {legacy: SoundBatches(self._file, end, self._budget, legacy=legacy) for legacy in (False, True)}
         self._searches: dict[bool, tuple[int, PositionCache[_Search]]] = {}
         self._sound_to_end: PositionCache[bool] = PositionCache()
+        self._cleaned: PositionCache[bool] = PositionCache()
         self._indexed: tuple[int, int | None] = (0, 0)
 
     def behind(self, position: int, end: int, *, floor: int, legacy: bool) -> Continuation:
@@ -143,6 +157,65 @@ class Resynchroniser:
         indexed = self._indexed_behind(position)
         if indexed is not None and (found.position is None or found.position > indexed):
             return Continuation(indexed, False)
+        return self._without_payload(position, found)
+
+    def _without_payload(self, position: int, found: Continuation) -> Continuation:
+        """Return the byte after the batch where the log seems to continue, if the cheapest explanation takes it for payload."""
+        header = header_at(self._file, position)
+        start = found.position
+        is_stated = header is not None and position + header.size_bytes == start
+        if start is None or is_stated or not self._has_gap_behind(start):
+            return found
+        from kcli.log.reading.explanation import Batch, Batches, LogWitnesses, OffsetExplanation, SegmentWitnesses
+
+        batches = Batches()
+        for one in HeaderReader(self._file, start, self._file.size()).headers():
+            if len(batches) == EXPLAINED_BATCHES or not isinstance(one, RecordBatch) or not self._is_whole(one):
+                break
+            row = Batch(one.position, one.end_position, one.base_offset, one.last_offset, one.partition_leader_epoch)
+            batches.insert(len(batches), row)
+        if len(batches) < 2:
+            return found
+        entries = dict(takewhile(lambda entry: entry[0] < batches.end[-1], self._positions.after(start - 1)))
+        segment = SegmentWitnesses(0, INT64_MAX, batches.base_offset[0], entries, searched=frozenset([start]))
+        log = LogWitnesses() if self._log is None else self._log
+        is_cleaned = log.is_cleaned or self._is_cleaned(0) or self._is_cleaned(batches.position[1])
+        chosen = OffsetExplanation(batches, segment, log._replace(is_cleaned=is_cleaned)).choose()
+        return Continuation(batches.position[1], False) if chosen and chosen[0].row == 1 else found
+
+    def _is_whole(self, header: RecordBatch) -> bool:
+        """Return True if a sound batch has this header; False if the budget is spent."""
+        return self._budget.take(max(header.size_bytes, 0)) and is_sound(self._file, header.position)
+
+    def _has_gap_behind(self, position: int) -> bool:
+        """Return True if offsets are missing between the batch at a byte and the next one."""
+        header = plausible_header(self._file, position)
+        behind = None if header is None else plausible_header(self._file, header.end_position)
+        return header is not None and behind is not None and behind.base_offset > header.next_offset
+
+    def _is_cleaned(self, position: int) -> bool:
+        """Return True if the cleaner was in the batches from a byte up to the next damage: they lack offsets or records.
+
+        A gap counts if sound batches are before and after it, and if the next batch confirms its end.
+        """
+        known = self._cleaned.get(position)
+        if known is not None:
+            return known
+        from kcli.log.reading.explanation import is_thinned
+
+        before: RecordBatch | None = None
+        has_gap = found = False
+        for header in HeaderReader(self._file, position, self._file.size()).headers():
+            if not isinstance(header, RecordBatch) or not can_be_header(header) or not self._budget.take(PROBE_BYTES):
+                break
+            is_confirmed = has_gap and before is not None and header.base_offset > before.last_offset
+            found = is_confirmed or (is_thinned(header) and self._is_whole(header))
+            if found:
+                break
+            is_gap = before is not None and header.base_offset > before.next_offset
+            has_gap = is_gap and before is not None and self._is_whole(before) and self._is_whole(header)
+            before = header
+        self._cleaned.keep([(position, found)])
         return found
 
     def _explain(self, position: int, *, legacy: bool) -> Continuation:

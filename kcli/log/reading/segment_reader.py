@@ -64,6 +64,7 @@ from kcli.log.reading.resynchronise import Continuation, Resynchroniser
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch
+    from kcli.log.reading.explanation import LogWitnesses
 
 TRUNCATED = "truncated"
 ZEROS = "zeros"
@@ -212,10 +213,12 @@ def _zeros(count: int) -> str:
 class SegmentReader:
     """The reader of the first `end` bytes of a `.log` or `.checkpoint` file (None: of all bytes at the time of each read).
 
-    `chunk_bytes` is how much `buffered` reads at once.
+    `chunk_bytes` is how much `buffered` reads at once. `log` is what the other files of the partition show, for a repair.
     """
 
-    def __init__(self, disk: Disk, path: str, *, end: int | None = None, chunk_bytes: int = 0) -> None:
+    def __init__(
+        self, disk: Disk, path: str, *, end: int | None = None, chunk_bytes: int = 0, log: LogWitnesses | None = None
+    ) -> None:
         self.path = path
         self._chunk_bytes = chunk_bytes or limits.READ_CHUNK_BYTES
         self.file = disk.open_file(path)
@@ -224,6 +227,7 @@ class SegmentReader:
         self._start = 0  # position in the file of the start of the buffer
         self._filled = 0
         self._positions = IndexPositions(disk, path)
+        self._log = log
         self._resynchroniser: Resynchroniser | None = None
 
     def __enter__(self) -> SegmentReader:
@@ -332,7 +336,7 @@ class SegmentReader:
     def _behind(self, position: int, end: int, floor: int, *, legacy: bool) -> Continuation:
         """Return where the log continues after the unsound entry at byte `position`."""
         if self._resynchroniser is None:
-            self._resynchroniser = Resynchroniser(self.file, self._positions)
+            self._resynchroniser = Resynchroniser(self.file, self._positions, self._log)
         return self._resynchroniser.behind(position, end, floor=floor, legacy=legacy)
 
     def header_at(self, position: int, end: int | None = None) -> RecordBatch | LegacyBatch:

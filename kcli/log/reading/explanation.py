@@ -29,6 +29,8 @@ A gap of offsets is free where bytes are missing or damaged, or where an earlier
 after damage that no length and no index entry leads to may be the end of a record's value: the batch of that record is damaged.
 It is taken for payload if something else contradicts it: a gap behind it, or an offset that overflows the segment's name and
 that nothing follows. It is removed then, and --take-inner keeps it. The next segment's name alone does not correct its offset.
+The reader of segments (resynchronise) decides the same for dump-log, the Spark source and verify: it explains the batch and the
+next ones, with the segment and its index as the only witnesses, and hides what is payload.
 
 A batch's offset is a candidate if
 
@@ -50,11 +52,13 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Container, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from kcli.format.checkpoint import EpochStart
 from kcli.format.primitives import INT32_MAX, INT64_MAX
-from kcli.format.record_batch import MAGIC, NO_LEADER_EPOCH
+from kcli.format.record_batch import MAGIC, NO_LEADER_EPOCH, RecordBatch
+
+if TYPE_CHECKING:
+    from kcli.format.checkpoint import EpochStart
 
 BIT, BYTE, FIELD = 4, 6, 9
 BATCH = 10
@@ -82,6 +86,11 @@ def difference(stated: int, right: int) -> int:
         return BIT
     lowest = (bits & -bits).bit_length() - 1 & ~7
     return BYTE if bits >> lowest < 256 else FIELD
+
+
+def is_thinned(header: RecordBatch) -> bool:
+    """Return True if the cleaner was at a sound batch: it has fewer records than offsets, or a delete horizon."""
+    return header.record_count != header.last_offset_delta + 1 or header.delete_horizon_ms is not None
 
 
 class Batch(NamedTuple):
