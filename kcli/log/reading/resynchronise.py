@@ -42,8 +42,10 @@ contain, and the extent that the entry states: to the file's end if its length e
 
 A batch that the log seems to continue with, elsewhere than at the stated end, may still be the end of the last record of the
 damaged one: nothing in the file then leads to it. If offsets are missing behind it, in a segment that the cleaner has not
-changed, the cheapest explanation (kcli.log.reading.explanation) decides whether it is payload. This uses all of the file, so a
-part of a segment that is read alone has the same batches.
+changed, the cheapest explanation (kcli.log.reading.explanation) decides whether it is payload. A reader that does not know the
+topic takes the segment for cleaned unless records without keys are behind the gap, which the cleaner would have removed: a
+repair decides with the topic's policy, and readers hide nothing that may be sound. This uses all of the file, so a part of a
+segment that is read alone has the same batches.
 
 Cost: in a file with many damaged batches the same questions are asked of the same bytes. The results are cached for one end of
 the log: the ends of chains (header_chains), the sound batches (batch_search) and the ends of searches. Bytes read because of a
@@ -120,11 +122,19 @@ class _Search(NamedTuple):
 class Resynchroniser:
     """The search for where one segment continues after entries that are not sound; see the module docstring.
 
-    `log` is what the other files of the partition show, None if only the segment and its index are to be used.
+    `has_keyless` reads a sound batch and returns True if a record has no key. `log` is what the other files of the partition
+    show, None if only the segment and its index are to be used.
     """
 
-    def __init__(self, file: DiskFile, positions: IndexPositions, log: LogWitnesses | None = None) -> None:
+    def __init__(
+        self,
+        file: DiskFile,
+        positions: IndexPositions,
+        has_keyless: Callable[[RecordBatch], bool],
+        log: LogWitnesses | None = None,
+    ) -> None:
         self._file = file
+        self._has_keyless = has_keyless
         self._log = log
         self._floor = 0
         self._near_start, self._near = 0, b""  # bytes of the file from the entry on
@@ -168,20 +178,25 @@ class Resynchroniser:
             return found
         from kcli.log.reading.explanation import Batch, Batches, LogWitnesses, OffsetExplanation, SegmentWitnesses
 
-        batches = Batches()
+        batches, headers = Batches(), list[RecordBatch]()
         for one in HeaderReader(self._file, start, self._file.size()).headers():
             if len(batches) == EXPLAINED_BATCHES or not isinstance(one, RecordBatch) or not self._is_whole(one):
                 break
+            headers.append(one)
             row = Batch(one.position, one.end_position, one.base_offset, one.last_offset, one.partition_leader_epoch)
             batches.insert(len(batches), row)
         if len(batches) < 2:
             return found
         entries = dict(takewhile(lambda entry: entry[0] < batches.end[-1], self._positions.after(start - 1)))
         segment = SegmentWitnesses(0, INT64_MAX, batches.base_offset[0], entries, searched=frozenset([start]))
-        log = LogWitnesses() if self._log is None else self._log
+        log = LogWitnesses(is_cleaned=not any(map(self._never_cleaned, headers[1:]))) if self._log is None else self._log
         is_cleaned = log.is_cleaned or self._is_cleaned(0) or self._is_cleaned(batches.position[1])
         chosen = OffsetExplanation(batches, segment, log._replace(is_cleaned=is_cleaned)).choose()
         return Continuation(batches.position[1], False) if chosen and chosen[0].row == 1 else found
+
+    def _never_cleaned(self, header: RecordBatch) -> bool:
+        """Return True if the cleaner was not in the segment of a sound batch: it removes records without keys."""
+        return not header.is_control and self._has_keyless(header)
 
     def _is_whole(self, header: RecordBatch) -> bool:
         """Return True if a sound batch has this header; False if the budget is spent."""

@@ -336,8 +336,15 @@ class SegmentReader:
     def _behind(self, position: int, end: int, floor: int, *, legacy: bool) -> Continuation:
         """Return where the log continues after the unsound entry at byte `position`."""
         if self._resynchroniser is None:
-            self._resynchroniser = Resynchroniser(self.file, self._positions, self._log)
+            self._resynchroniser = Resynchroniser(self.file, self._positions, self._has_keyless, self._log)
         return self._resynchroniser.behind(position, end, floor=floor, legacy=legacy)
+
+    def _has_keyless(self, header: RecordBatch) -> bool:
+        """Return True if one of the first records of a sound batch has no key; the buffer stays as it is."""
+        size = header.size_bytes
+        data = memoryview(self.file.read_at(header.position, size)) if size <= limits.STREAMED_BATCH_BYTES else None
+        window = next(LogBatch(header, data, header.crc, self.file).windows(RecordScanner(), skip_large=True), None)
+        return window is not None and any(window.columns.key_size[row] < 0 for row in range(window.count))
 
     def header_at(self, position: int, end: int | None = None) -> RecordBatch | LegacyBatch:
         """Return the header of the entry at byte `position`.
