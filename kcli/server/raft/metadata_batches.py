@@ -179,7 +179,8 @@ def decode_batch(header: RecordBatch, body: Buffer) -> MetadataBatch:
 
 
 def _opaque(header: RecordBatch) -> MetadataBatch:
-    return MetadataBatch(header.base_offset, header.last_offset, header.partition_leader_epoch, header.max_timestamp, [], [])
+    epoch, timestamp_ms = header.partition_leader_epoch, header.max_timestamp
+    return MetadataBatch(header.base_offset, header.last_offset, epoch, timestamp_ms, [], [], header.size_bytes)
 
 
 def decode_batches(data: Buffer, *, control_only: bool = False) -> Iterator[MetadataBatch]:

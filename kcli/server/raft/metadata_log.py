@@ -4,10 +4,19 @@
     ---------------------------------------  -------------------------------------------------------------------------
     <offset>.log .index .timeindex ...       segments, as of any partition; always recovered completely, as by Kafka
     <end offset>-<epoch>.checkpoint          a snapshot: all records below its end offset, the last of them of its epoch
-    <end offset>-<epoch>-<n>.checkpoint.part a snapshot being written; removed at start
+    <end offset>-<epoch>-<n>.checkpoint.part a snapshot that is written (n = 0) or fetched (n = 1); removed at start
     <...>.checkpoint.deleted                 a snapshot about to be removed; removed at start
 
 The log begins at the offset of the oldest snapshot that is kept: a node that lacks older records loads that snapshot.
+
+    a follower                         the log
+    ---------------------------------  --------------------------------------------------------------------------------
+    gets batches of the leader         takes those before the first one that is incomplete, damaged, or of a later epoch than
+                                       the node's (KAFKA-18723: the leader of such a batch is not the one that was asked)
+    diverges from the leader           is truncated. Removed segments are durably gone before later records are durable: the
+                                       directory is the first path of the next flush
+    has fetched a snapshot             is emptied, and begins at the end of the snapshot
+
 A node that fails to flush the log stops, and its next start writes again what no snapshot contains (see `_write_again`).
 The epoch of the last record is the log's, or the snapshot's if the log is empty.
 """
@@ -26,11 +35,13 @@ from kcli.format.record_batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, read_head
 from kcli.log.disk.flush_request import write_unflushed
 from kcli.log.disk.port import LogDisk, parent_path
 from kcli.log.file_cache import FileCache
+from kcli.log.files.leader_epoch_file_cache import UNDEFINED_OFFSET
 from kcli.log.loading.recovering_segment import LogRefusedError
 from kcli.log.loading.recovery_journal import KnownOffsets, RecoveryJournal, quarantine_in
 from kcli.log.log_config import LogConfig
 from kcli.log.log_opener import open_log
 from kcli.log.unified_log import UnifiedLog
+from kcli.protocol.control_records import ControlRecord
 from kcli.server.raft.metadata_batches import MAX_SNAPSHOT_BATCH_BYTES, MetadataBatch, decode_batches
 
 METADATA_TOPIC_ID = Uuid((1).to_bytes(16, "big"))
@@ -38,9 +49,10 @@ METADATA_TOPIC_ID = Uuid((1).to_bytes(16, "big"))
 READ_BYTES = 256 * 1024
 # A batch is somewhat larger than its records.
 _MAX_BATCH_BYTES = MAX_SNAPSHOT_BATCH_BYTES + 64 * 1024
-
-
 _LOG_SUFFIX = ".log"
+# The number in the name of a snapshot that is not complete: a node may write one while it fetches another.
+WRITTEN_PART = 0
+FETCHED_PART = 1
 
 
 class MetadataLogError(Exception):
@@ -52,6 +64,13 @@ class SnapshotId(NamedTuple):
 
     end_offset: int
     epoch: int
+
+
+class FollowerAppend(NamedTuple):
+    """What became of a leader's batches: the control records that were appended, by offset, and why the rest was refused."""
+
+    control_records: list[tuple[int, ControlRecord]]
+    refusal: str
 
 
 class MetadataLogConfig(NamedTuple):
@@ -112,6 +131,8 @@ class MetadataLog:
         self.directory = log.directory
         self._flushed_segment: str | None = None
         self._unflushed_directories: list[str] = []
+        self._has_removed_files = False
+        self._removable: list[str] = []
 
     @classmethod
     def open(
@@ -170,7 +191,8 @@ class MetadataLog:
         latest = self.latest_snapshot
         log_epoch = self.log.leader_epochs.latest_epoch or 0
         if latest is not None and (latest.epoch > log_epoch or latest.end_offset > self.end_offset) and latest.end_offset > 0:
-            for path in self.log.truncate_fully_and_start_at(latest.end_offset, now_ms):
+            self.start_at(latest, now_ms)
+            for path in self.take_removable():
                 self.disk.remove(path)
 
     def _write_again(self) -> None:
@@ -207,6 +229,11 @@ class MetadataLog:
         return self.snapshots[-1] if self.snapshots else None
 
     @property
+    def earliest_snapshot(self) -> SnapshotId | None:
+        """The earliest snapshot, at whose end the log begins, or None."""
+        return self.snapshots[0] if self.snapshots else None
+
+    @property
     def last_epoch(self) -> int:
         """The epoch of the last record."""
         epoch = self.log.leader_epochs.latest_epoch
@@ -214,9 +241,26 @@ class MetadataLog:
             return epoch
         return self.snapshots[-1].epoch if self.snapshots else 0
 
+    def end_of_epoch(self, epoch: int) -> tuple[int, int]:
+        """Return the largest epoch of the log that is not above `epoch`, and the offset where it ends (Kafka: RaftLog).
+
+        For an epoch above all of the log: the last epoch and the end of the log. For one below all: that of the earliest
+        snapshot, if the log begins behind one, else `epoch` and the start of the log.
+        """
+        found, end_offset = self.log.leader_epochs.end_offset_for(epoch, self.end_offset)
+        if end_offset == UNDEFINED_OFFSET:
+            return self.last_epoch, self.end_offset
+        earliest = self.earliest_snapshot
+        if earliest is not None and end_offset == earliest.end_offset and found == epoch:
+            return earliest.epoch, earliest.end_offset
+        return found, end_offset
+
     def unflushed_paths(self) -> list[str]:
-        """Return the paths to flush to make the records durable: the segments, and the directory if one is new."""
+        """Return the paths to flush to make the records durable: segments, and the directory if its files have changed."""
         segments = [path for path in self.log.unflushed_paths() if path.endswith(_LOG_SUFFIX)]
+        if self._has_removed_files:
+            self._has_removed_files = False
+            segments = [self.directory, *(segments or [self.log.local_log().segments[-1].log_path])]
         if segments and segments[-1] != self._flushed_segment:
             self._flushed_segment = segments[-1]
             segments += (self.directory, *self._unflushed_directories)
@@ -226,6 +270,64 @@ class MetadataLog:
     def append(self, batches: bytes, now_ms: int) -> None:
         """Append complete batches with offsets and epochs. Raises AppendError."""
         self.log.append_as_follower(memoryview(batches), now_ms)
+
+    def append_as_follower(self, records: bytes, epoch: int, now_ms: int) -> FollowerAppend:
+        """Append those of the leader's batches that continue the log, as the module's table says; `epoch` is the node's."""
+        control_records: list[tuple[int, ControlRecord]] = []
+        accepted, next_offset, refusal = 0, self.end_offset, ""
+        try:
+            for batch in decode_batches(memoryview(records)[: _whole_batches(records)], control_only=True):
+                if batch.leader_epoch > epoch:
+                    break
+                if batch.base_offset != next_offset:
+                    refusal = f"a batch begins at offset {batch.base_offset} instead of {next_offset}"
+                    break
+                control_records += ((batch.base_offset + at, record) for at, record in enumerate(batch.control_records))
+                next_offset = batch.last_offset + 1
+                accepted += batch.size_bytes
+        except FormatError as error:
+            refusal = f"the batch of offset {next_offset} is damaged: {error.message}"
+        if accepted:
+            self.append(records[:accepted], now_ms)
+        return FollowerAppend(control_records, refusal)
+
+    def truncate_to(self, offset: int, now_ms: int) -> None:
+        """Remove the records from `offset` on, which is not below the log's start. Raises MetadataLogError and OSError."""
+        if offset < self.start_offset:
+            raise MetadataLogError(
+                f"{self.directory}: cannot truncate the log to offset {offset}, which is below its start, {self.start_offset}"
+            )
+        if offset < self.end_offset:
+            self._removed(self.log.truncate_to(offset, now_ms))
+
+    def start_at(self, snapshot: SnapshotId, now_ms: int) -> None:
+        """Empty the log, and let it begin behind a snapshot, which becomes the earliest one. Raises OSError."""
+        self._removed(self.log.truncate_fully_and_start_at(snapshot.end_offset, now_ms))
+        while self.snapshots and self.snapshots[0] < snapshot:
+            self._removable.append(self._set_aside(self.snapshots.pop(0)))
+
+    def _removed(self, paths: list[str]) -> None:
+        self._removable += paths
+        self._has_removed_files = True
+
+    def take_removable(self) -> list[str]:
+        """Return the files that truncations have renamed, for their removal, and forget them."""
+        paths, self._removable = self._removable, []
+        return paths
+
+    def _set_aside(self, snapshot: SnapshotId) -> str:
+        """Rename a snapshot that is to be removed, and return its new path."""
+        deleted = self.snapshot_path(snapshot, FileState.DELETED)
+        self.disk.rename(self.snapshot_path(snapshot), deleted)
+        return deleted
+
+    def read_bytes(self, offset: int, max_bytes: int) -> bytes:
+        """Read whole batches from the one that contains `offset` to the end of the log: at most `max_bytes`, but at least one.
+
+        They are copied: a region of a file could be truncated while it is sent. Raises OffsetOutOfRangeError and OSError.
+        """
+        found = self.log.read(offset, max_bytes, limit_offset=self.end_offset)
+        return b"" if found.file is None else found.file.read_at(found.position, found.size)
 
     def read(self, offset: int, limit_offset: int, *, control_only: bool = False) -> Iterator[MetadataBatch]:
         """Yield the batches from the one that contains `offset` to `limit_offset`, or only those with control records.
@@ -257,14 +359,46 @@ class MetadataLog:
         path = self.snapshot_path(snapshot)
         yield from read_snapshot_file(self.disk, path)
 
-    def part_path(self, snapshot: SnapshotId) -> str:
-        """Return the path of a snapshot while it is written."""
-        stem, dot, suffix = metadata_snapshot_name(snapshot.end_offset, snapshot.epoch).rpartition(".")
-        return f"{self.directory}/{stem}-0{dot}{suffix}{FileState.PARTIAL.value}"
+    def snapshot_size(self, snapshot: SnapshotId) -> int | None:
+        """Return the size in bytes of a snapshot that FetchSnapshot may ask for, None if this node does not have it.
 
-    def publish_snapshot(self, snapshot: SnapshotId) -> None:
+        The snapshot at offset 0 is of the node that was formatted with it, and no other node gets it.
+        """
+        if snapshot.end_offset == 0 or snapshot not in self.snapshots:
+            return None
+        return self.disk.size(self.snapshot_path(snapshot))
+
+    def read_snapshot_bytes(self, snapshot: SnapshotId, position: int, max_bytes: int) -> bytes:
+        """Read a piece of a snapshot. Raises OSError."""
+        file = self.disk.open_file(self.snapshot_path(snapshot))
+        try:
+            return file.read_at(position, max_bytes)
+        finally:
+            file.close()
+
+    def part_path(self, snapshot: SnapshotId, number: int = WRITTEN_PART) -> str:
+        """Return the path of a snapshot while it is written by this node, or fetched (FETCHED_PART)."""
+        stem, dot, suffix = metadata_snapshot_name(snapshot.end_offset, snapshot.epoch).rpartition(".")
+        return f"{self.directory}/{stem}-{number}{dot}{suffix}{FileState.PARTIAL.value}"
+
+    def begin_part(self, snapshot: SnapshotId) -> None:
+        """Begin the file of a snapshot that is fetched from the leader. Raises OSError."""
+        self.drop_part(snapshot)
+        self.disk.append(self.part_path(snapshot, FETCHED_PART), b"")
+
+    def append_part(self, snapshot: SnapshotId, data: bytes) -> None:
+        """Append the next bytes of a snapshot that is fetched. Raises OSError."""
+        self.disk.append(self.part_path(snapshot, FETCHED_PART), data)
+
+    def drop_part(self, snapshot: SnapshotId) -> None:
+        """Remove what was fetched of a snapshot. Raises OSError."""
+        path = self.part_path(snapshot, FETCHED_PART)
+        if self.disk.exists(path):
+            self.disk.remove(path)
+
+    def publish_snapshot(self, snapshot: SnapshotId, number: int = WRITTEN_PART) -> None:
         """Rename a snapshot that is complete and flushed."""
-        self.disk.rename(self.part_path(snapshot), self.snapshot_path(snapshot))
+        self.disk.rename(self.part_path(snapshot, number), self.snapshot_path(snapshot))
         self.snapshots = sorted({*self.snapshots, snapshot})
 
     # ---------------------------------------------------------------------------------------------------------- cleaning
@@ -275,10 +409,7 @@ class MetadataLog:
         while len(self.snapshots) > 1 and self._is_expired(self.snapshots[0], now_ms):
             self.log.maybe_increment_log_start_offset(self.snapshots[1].end_offset)
             removable += self.log.delete_old_segments(now_ms)
-            oldest = self.snapshots.pop(0)
-            deleted = self.snapshot_path(oldest, FileState.DELETED)
-            self.disk.rename(self.snapshot_path(oldest), deleted)
-            removable.append(deleted)
+            removable.append(self._set_aside(self.snapshots.pop(0)))
         return removable
 
     def _is_expired(self, snapshot: SnapshotId, now_ms: int) -> bool:

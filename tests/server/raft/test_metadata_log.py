@@ -1,0 +1,169 @@
+"""Protects the metadata log of a follower: it takes a leader's batches up to the first that it must not have, ends where the
+leader's log ends, and begins at a fetched snapshot; what a truncation removed cannot come back behind newer records.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kcli.log.disk.os_disk import OsDisk
+from kcli.log.file_cache import FileCache
+from kcli.protocol.control_records import LEADER_CHANGE
+from kcli.server.raft.metadata_batches import (
+    encode_control_batch,
+    encode_data_batch,
+    encode_metadata_record,
+    leader_change_message,
+    new_record,
+)
+from kcli.server.raft.metadata_log import (
+    FETCHED_PART,
+    MetadataLog,
+    MetadataLogConfig,
+    MetadataLogError,
+    SnapshotId,
+)
+
+NOW_MS = 1_700_000_000_000
+LARGE = MetadataLogConfig()
+SMALL = MetadataLogConfig(segment_bytes=200)
+
+
+def opened(directory: Path, config: MetadataLogConfig = LARGE) -> MetadataLog:
+    disk = OsDisk()
+    return MetadataLog.open(disk, FileCache(disk), str(directory), config, NOW_MS)
+
+
+def data(base_offset: int, epoch: int, count: int = 1) -> bytes:
+    return encode_data_batch([encode_metadata_record(new_record("NoOpRecord"))] * count, base_offset, epoch, NOW_MS)
+
+
+def leader_change(base_offset: int, epoch: int) -> bytes:
+    return encode_control_batch([(LEADER_CHANGE, leader_change_message(1, [1, 2], [1]))], base_offset, epoch, NOW_MS)
+
+
+def filled(directory: Path, config: MetadataLogConfig = LARGE) -> MetadataLog:
+    """A log with epoch 1 at offsets 0 to 9, epoch 3 from 10, epoch 4 from 15, end 20; batches of five records."""
+    log = opened(directory, config)
+    for base_offset, epoch in ((0, 1), (5, 1), (10, 3), (15, 4)):
+        log.append(data(base_offset, epoch, 5), NOW_MS)
+    return log
+
+
+def contents(log: MetadataLog) -> list[tuple[int, int]]:
+    return [(batch.base_offset, batch.leader_epoch) for batch in log.read(log.start_offset, log.end_offset)]
+
+
+def test_a_follower_takes_whole_batches_and_learns_their_control_records(tmp_path: Path) -> None:
+    """The last batch of an answer may be cut by the leader's limit; it is fetched again."""
+    log = opened(tmp_path / "log")
+    appended = log.append_as_follower(leader_change(0, 1) + data(1, 1, 2) + data(3, 1)[:-1], 1, NOW_MS)
+    assert [(offset, record.type_id) for offset, record in appended.control_records] == [(0, LEADER_CHANGE)]
+    assert (log.end_offset, appended.refusal) == (3, "")
+    assert log.append_as_follower(b"", 1, NOW_MS) == ([], "")
+
+
+def test_a_follower_stops_at_a_batch_of_a_later_epoch(tmp_path: Path) -> None:
+    """KAFKA-18723: such a batch was written by a leader that this node has not followed yet."""
+    log = opened(tmp_path / "log")
+    appended = log.append_as_follower(data(0, 1) + data(1, 2) + data(2, 1), 1, NOW_MS)
+    assert (contents(log), appended.refusal) == ([(0, 1)], "")
+
+
+def test_a_follower_stops_at_damage_and_at_a_gap(tmp_path: Path) -> None:
+    """What comes before is kept; the reason names the offset."""
+    log = opened(tmp_path / "log")
+    damaged = bytearray(data(1, 1))
+    damaged[-1] ^= 1
+    assert "the batch of offset 1 is damaged" in log.append_as_follower(data(0, 1) + bytes(damaged), 1, NOW_MS).refusal
+    assert "begins at offset 5 instead of 1" in log.append_as_follower(data(5, 1), 1, NOW_MS).refusal
+    assert contents(log) == [(0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("epoch", "expected"), [(1, (1, 10)), (2, (1, 10)), (3, (3, 15)), (4, (4, 20)), (5, (4, 20)), (0, (0, 0))]
+)
+def test_the_end_of_an_epoch_is_the_start_of_the_next_one(tmp_path: Path, epoch: int, expected: tuple[int, int]) -> None:
+    """Between two epochs it is the lower one; above all it is the end of the log."""
+    assert filled(tmp_path / "log").end_of_epoch(epoch) == expected
+
+
+def test_a_log_behind_a_snapshot_ends_earlier_epochs_at_the_snapshot(tmp_path: Path) -> None:
+    """A follower of an earlier epoch learns that the logs can agree only there; the last epoch is the snapshot's."""
+    log = opened(tmp_path / "log")
+    log.start_at(SnapshotId(10, 3), NOW_MS)
+    log.snapshots = [SnapshotId(10, 3)]
+    assert (log.last_epoch, log.start_offset, log.end_offset) == (3, 10, 10)
+    assert log.end_of_epoch(3) == log.end_of_epoch(9) == (3, 10)
+    log.append(data(10, 5), NOW_MS)
+    assert (log.end_of_epoch(2), log.end_of_epoch(5), log.last_epoch) == ((3, 10), (5, 11), 5)
+
+
+@pytest.mark.parametrize("config", [LARGE, SMALL], ids=["one segment", "small segments"])
+def test_a_truncated_log_is_that_of_the_leader_also_after_a_restart(tmp_path: Path, config: MetadataLogConfig) -> None:
+    """Records and epochs from the offset on are gone, later ones follow, and nothing removed is opened again."""
+    log = filled(tmp_path / "log", config)
+    log.truncate_to(10, NOW_MS)
+    assert (contents(log), log.last_epoch, log.end_of_epoch(4)) == ([(0, 1), (5, 1)], 1, (1, 10))
+    log.truncate_to(10, NOW_MS)  # nothing to remove
+    log.append(data(10, 5), NOW_MS)
+    expected = [(0, 1), (5, 1), (10, 5)]
+    assert contents(log) == expected
+    assert contents(opened(tmp_path / "log", config)) == expected
+
+
+def test_removed_segments_are_flushed_before_what_replaces_them(tmp_path: Path) -> None:
+    """Else a loss of power between two flushes could leave new records in front of the old segments."""
+    log = filled(tmp_path / "log", SMALL)
+    log.log.mark_flushed(log.end_offset)
+    log.truncate_to(7, NOW_MS)
+    paths = log.unflushed_paths()
+    assert paths[0] == log.directory
+    assert paths[1].endswith(".log")
+    removed = log.take_removable()
+    assert removed
+    assert all(path.endswith(".deleted") for path in removed)
+    assert log.take_removable() == []
+
+
+def test_a_log_is_not_truncated_below_its_start(tmp_path: Path) -> None:
+    """The records there exist as a snapshot only, and were committed."""
+    log = opened(tmp_path / "log")
+    log.start_at(SnapshotId(10, 3), NOW_MS)
+    with pytest.raises(MetadataLogError, match="below its start, 10"):
+        log.truncate_to(9, NOW_MS)
+
+
+def test_pieces_of_a_log_are_whole_batches(tmp_path: Path) -> None:
+    """At least one is read, whatever the limit; at the end there is none."""
+    log = filled(tmp_path / "log")
+    first = data(0, 1, 5)
+    assert log.read_bytes(0, 1) == log.read_bytes(3, len(first) + 5) == first
+    assert log.read_bytes(15, 1_000_000) == data(15, 4, 5)
+    assert log.read_bytes(20, 1_000_000) == b""
+
+
+def test_a_snapshot_is_fetched_by_pieces_and_then_replaces_the_log(tmp_path: Path) -> None:
+    """Only the finished file is a snapshot; an unfinished one, and one dropped, are gone at the next start."""
+    leader, log = opened(tmp_path / "leader"), filled(tmp_path / "log")
+    snapshot = SnapshotId(40, 6)
+    leader.disk.append(leader.part_path(snapshot), bytes(range(100)))
+    leader.publish_snapshot(snapshot)
+    assert leader.snapshot_size(snapshot) == 100
+    assert leader.snapshot_size(SnapshotId(41, 6)) is None
+    assert leader.snapshot_size(SnapshotId(0, 0)) is None
+    log.begin_part(snapshot)
+    for position in (0, 60):
+        log.append_part(snapshot, leader.read_snapshot_bytes(snapshot, position, 60))
+    log.begin_part(SnapshotId(50, 6))
+    log.publish_snapshot(snapshot, FETCHED_PART)
+    log.snapshots.insert(0, older := SnapshotId(5, 1))
+    log.disk.append(log.snapshot_path(older), b"x")
+    log.start_at(snapshot, NOW_MS)
+    assert (log.start_offset, log.end_offset, log.last_epoch, log.snapshots) == (40, 40, 6, [snapshot])
+    assert log.read_snapshot_bytes(snapshot, 0, 1000) == bytes(range(100))
+    again = opened(tmp_path / "log")
+    assert (again.start_offset, again.snapshots) == (40, [snapshot])
+    assert not [path for path in (tmp_path / "log").iterdir() if path.name.endswith((".part", ".deleted"))]
