@@ -28,7 +28,8 @@ from kcli.commands.app import main as kcli
 from kcli.log.disk.os_disk import OsDisk
 from kcli.protocol.apis import API_KEYS, UPDATE_FEATURES
 from kcli.protocol.control_records import KRAFT_VOTERS
-from kcli.server.raft.metadata_log import SnapshotId, read_snapshot_file
+from kcli.server.raft.messages import SnapshotId
+from kcli.server.raft.metadata_log import read_snapshot_file
 from kcli.state.metadata_image import MetadataImage
 from tests.oracle.brokers import TOOL_SECONDS, ask, copy_of_given, release_options, started_broker
 from tests.oracle.peer import Peer, free_ports

@@ -25,8 +25,8 @@ from kcli.format.kafka_uuid import Uuid
 from kcli.log.errors import TieredStorageError
 from kcli.server.log_lines import WarningLine
 from kcli.server.raft.kafka_raft_client import RaftListener
+from kcli.server.raft.messages import SnapshotId
 from kcli.server.raft.metadata_batches import MetadataBatch
-from kcli.server.raft.metadata_log import SnapshotId
 
 if TYPE_CHECKING:
     from kcli.server.broker.broker import Broker

@@ -47,8 +47,8 @@ from kcli.server.controller.controller_state import ControllerState
 from kcli.server.controller.error_answers import error_answer
 from kcli.server.log_lines import WarningLine, fault_line
 from kcli.server.raft.kafka_raft_client import KafkaRaftClient, NotLeaderError
+from kcli.server.raft.messages import SnapshotId
 from kcli.server.raft.metadata_batches import MAX_RECORDS_PER_APPEND, MetadataBatch, encode_metadata_record, new_record
-from kcli.server.raft.metadata_log import SnapshotId
 from kcli.server.scheduler import Scheduler
 from kcli.state.metadata_image import MetadataImage
 

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from kcli.server.raft.kafka_raft_client import KafkaRaftClient
+from kcli.server.raft.messages import SnapshotId
 from kcli.server.raft.metadata_batches import MetadataBatch
-from kcli.server.raft.metadata_log import SnapshotId
 from kcli.server.raft.snapshot_writer import SnapshotWriter
 from kcli.state.image_records import image_records
 from kcli.state.metadata_image import MetadataImage

@@ -35,6 +35,7 @@ from kcli.protocol.control_records import KRAFT_VERSION, KRAFT_VOTERS, LEADER_CH
 from kcli.protocol.message import Message
 from kcli.server.log_lines import FailureLine
 from kcli.server.outstanding import FlushCallback
+from kcli.server.raft.messages import SnapshotId
 from kcli.server.raft.metadata_batches import (
     MetadataBatch,
     control_message,
@@ -43,7 +44,7 @@ from kcli.server.raft.metadata_batches import (
     encode_metadata_record,
     leader_change_message,
 )
-from kcli.server.raft.metadata_log import MetadataLog, MetadataLogConfig, SnapshotId
+from kcli.server.raft.metadata_log import MetadataLog, MetadataLogConfig
 from kcli.server.raft.quorum_state import QuorumState, QuorumStateStore, Role
 from kcli.server.raft.voter_set import BEFORE_THE_LOG, VoterSetHistory, voters_message
 from kcli.server.scheduler import Scheduler

@@ -42,6 +42,7 @@ from kcli.log.log_config import LogConfig
 from kcli.log.log_opener import open_log
 from kcli.log.unified_log import UnifiedLog
 from kcli.protocol.control_records import ControlRecord
+from kcli.server.raft.messages import SnapshotId
 from kcli.server.raft.metadata_batches import MAX_SNAPSHOT_BATCH_BYTES, MetadataBatch, decode_batches
 
 METADATA_TOPIC_ID = Uuid((1).to_bytes(16, "big"))
@@ -57,13 +58,6 @@ FETCHED_PART = 1
 
 class MetadataLogError(Exception):
     """A metadata log that cannot be opened or read; the message is one sentence that names the file."""
-
-
-class SnapshotId(NamedTuple):
-    """The name of a snapshot: it replaces all records below `end_offset`, the last of which is of `epoch`."""
-
-    end_offset: int
-    epoch: int
 
 
 class FollowerAppend(NamedTuple):

@@ -28,9 +28,8 @@ from kcli.format.limits import MAX_TEXT_FILE_BYTES
 from kcli.format.metadata_files import QuorumStateData, decode_quorum_state, encode_quorum_state
 from kcli.format.primitives import FormatError
 from kcli.log.disk.port import Disk
+from kcli.server.raft.messages import NO_NODE
 from kcli.server.raft.metadata_log import MetadataLogError
-
-NO_NODE = -1
 
 
 class Role(StrEnum):

@@ -21,8 +21,8 @@ from kcli.network.timing_wheel import Timer
 from kcli.protocol.message import Message
 from kcli.server.log_lines import WarningLine
 from kcli.server.raft.kafka_raft_client import KafkaRaftClient
+from kcli.server.raft.messages import SnapshotId
 from kcli.server.raft.metadata_batches import SnapshotBatches
-from kcli.server.raft.metadata_log import SnapshotId
 from kcli.server.scheduler import Scheduler, Work
 
 SLICE_RECORDS = 200

@@ -20,8 +20,8 @@ from kcli.server.events import Connection, Effect, Flush, Flushed
 from kcli.server.features import supported_features
 from kcli.server.log_lines import Loggers
 from kcli.server.outstanding import Flushes
+from kcli.server.raft.messages import SnapshotId
 from kcli.server.raft.metadata_batches import MetadataBatch
-from kcli.server.raft.metadata_log import SnapshotId
 from kcli.server.scheduler import Scheduler
 from kcli.state.metadata_image import MetadataImage
 from tests.server.raft.nodes import START_MS

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kcli.protocol.apis import API_KEYS, CREATE_TOPICS
-from kcli.server.raft.metadata_log import SnapshotId
+from kcli.server.raft.messages import SnapshotId
 from kcli.state.image_records import image_records
 from kcli.state.metadata_image import MetadataImage
 from tests.server.controller.controllers import ControllerNode

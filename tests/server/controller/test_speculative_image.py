@@ -14,8 +14,8 @@ from kcli.protocol.apis import API_KEYS, CREATE_TOPICS, INCREMENTAL_ALTER_CONFIG
 from kcli.protocol.control_records import SNAPSHOT_FOOTER, ControlRecord
 from kcli.protocol.message import Message
 from kcli.server.events import Flush, Flushed
+from kcli.server.raft.messages import SnapshotId
 from kcli.server.raft.metadata_batches import MetadataBatch, new_record
-from kcli.server.raft.metadata_log import SnapshotId
 from kcli.state.image_records import image_records
 from kcli.state.metadata_image import MetadataImage
 from tests.server.controller.controllers import ControllerNode

@@ -14,8 +14,8 @@ from kcli.server.controller.formatting import METADATA_PARTITION, FormatPlan, fo
 from kcli.server.features import initial_features
 from kcli.server.outstanding import FlushCallback
 from kcli.server.raft.kafka_raft_client import KafkaRaftClient, RaftConfig
+from kcli.server.raft.messages import SnapshotId
 from kcli.server.raft.metadata_batches import MetadataBatch
-from kcli.server.raft.metadata_log import SnapshotId
 from kcli.server.scheduler import Scheduler
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import Voter
