@@ -133,8 +133,14 @@ class MetadataImage:
                 assert self.pending_records is not None
                 self.pending_records = self.pending_records[:-1]  # a frozen copy may share the list
                 continue
-            mapping = getattr(self, name) if name != _PARTITIONS else self._writable(self.topics[key]).partitions
-            key = key if name != _PARTITIONS else index
+            if name == _PARTITIONS:
+                partitions = self._writable(self.topics[key]).partitions
+                self._partition_changed(key, index, partitions[index], None if old is _ABSENT else old)
+                mapping, key = partitions, index
+            else:
+                mapping = getattr(self, name)
+            if name == "topics":
+                self._topic_changed(self.topics.get(key), None if old is _ABSENT else old)
             if old is _ABSENT:
                 del mapping[key]
             else:
@@ -161,9 +167,25 @@ class MetadataImage:
 
     def _put_partition(self, topic: Topic, index: int, partition: PartitionRegistration) -> None:
         topic = self._writable(topic)
+        old = topic.partitions.get(index)
         if self.undo is not None:
-            self.undo += (_PARTITIONS, topic.topic_id, index, topic.partitions.get(index, _ABSENT))
+            self.undo += (_PARTITIONS, topic.topic_id, index, _ABSENT if old is None else old)
+        self._partition_changed(topic.topic_id, index, old, partition)
         topic.partitions[index] = partition
+
+    def _partition_changed(
+        self, topic_id: Uuid, index: int, old: PartitionRegistration | None, new: PartitionRegistration | None
+    ) -> None:
+        """Follow a partition that is about to be another one, in a subclass; None is a partition that does not exist."""
+
+    def _topic_changed(self, old: Topic | None, new: Topic | None) -> None:
+        """Follow the partitions of a topic that is about to be another one; None is a topic that does not exist."""
+        if old is not None:
+            for index, partition in old.partitions.items():
+                self._partition_changed(old.topic_id, index, partition, None)
+        if new is not None:
+            for index, partition in new.partitions.items():
+                self._partition_changed(new.topic_id, index, None, partition)
 
     def topic(self, name: str) -> Topic | None:
         """Return the topic with that name, or None."""
@@ -282,6 +304,7 @@ class MetadataImage:
 
     def _topic(self, record: Message) -> None:
         topic = self._own_topics[record.topic_id] = Topic(record.name, record.topic_id, {})
+        self._topic_changed(self.topics.get(record.topic_id), None)
         self._put("topics", record.topic_id, topic)
         self._put("topic_ids", record.name, record.topic_id)
 
@@ -342,6 +365,7 @@ class MetadataImage:
 
     def _remove_topic(self, record: Message) -> None:
         topic = self._topic_of(record)
+        self._topic_changed(topic, None)
         self._put("topics", topic.topic_id, _ABSENT)
         self._own_topics.pop(topic.topic_id, None)
         # The name may belong to a new topic.

@@ -44,7 +44,7 @@ TOPICS_TOOL = "org.apache.kafka.tools.TopicCommand"
 QUORUM_TOOL = "org.apache.kafka.tools.MetadataQuorumCommand"
 CONFIGS_TOOL = "kafka.admin.ConfigCommand"
 # What a start of any node changes: who leads, incarnations and epochs of nodes, when the snapshot was taken.
-VOLATILE = ("_own_topics", "registration_offsets", "leader_id", "snapshot_timestamp_ms", "controllers", "brokers")
+VOLATILE = ("_own_topics", "registration_offsets", "index", "leader_id", "snapshot_timestamp_ms", "controllers", "brokers")
 
 
 def settings(home: Path, port: int, *more: str, static: bool = False) -> Path:

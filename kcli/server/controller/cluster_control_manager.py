@@ -16,7 +16,7 @@ removed from the eligible leader replicas.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from enum import StrEnum
 from itertools import chain
 
@@ -33,15 +33,13 @@ from kcli.protocol.apis import (
 )
 from kcli.protocol.message import Message
 from kcli.server.controller.controller_result import ApiError, ControllerRequestContext, ControllerResult
-from kcli.server.controller.controller_state import ControllerState, Session
+from kcli.server.controller.controller_state import ControllerState, PartitionKey, Session
 from kcli.server.features import CONTROLLER_REGISTRATION_SINCE, CONTROLLER_UNREGISTRATION_SINCE, METADATA_VERSION
 from kcli.server.raft.metadata_batches import new_record
 from kcli.state.image_records import CORDONED_LOG_DIRS_SINCE, DIRECTORIES_SINCE, broker_record, controller_record
 from kcli.state.metadata_values import (
-    NO_LEADER,
     BrokerRegistration,
     ControllerRegistration,
-    PartitionRegistration,
     endpoints_of,
     features_of,
 )
@@ -84,7 +82,7 @@ class ClusterControlManager:
         if metadata_version >= DIRECTORIES_SINCE:
             self._check_directories(broker_id, request.log_dirs)
         self._check_features(broker_id, request.features)
-        records: Iterable[Message] = ()
+        records: Iterable[Message | None] = ()
         if is_new:
             previous_epoch = _NEVER_REGISTERED if existing is None else existing.broker_epoch
             is_clean = self._state.is_elr_enabled and previous_epoch == request.previous_broker_epoch
@@ -147,7 +145,7 @@ class ClusterControlManager:
         session = self._state.sessions.setdefault(broker_id, Session(info.now_ms))
         current = _state_of(broker)
         following = self._next_state(broker, session, current, request, registration_offset)
-        records: Iterable[Message] = ()
+        records: Iterable[Message | None] = ()
         if following is not current:
             if following in (BrokerControlState.FENCED, BrokerControlState.SHUTDOWN_NOW):
                 records = self.fence_records(broker) if not broker.is_fenced else ()
@@ -192,7 +190,7 @@ class ClusterControlManager:
         return BrokerControlState.SHUTDOWN_NOW
 
     def _leads(self, broker_id: int) -> bool:
-        return any(partition.leader == broker_id for _, _, partition in self._state.partitions())
+        return self._state.image.index.leads(broker_id)
 
     def _lowest_active_offset(self) -> int:
         """Return the offset up to which every active broker has applied the log, INT64_MAX if no broker is active.
@@ -218,43 +216,37 @@ class ClusterControlManager:
 
     # -------------------------------------------------------------------------------------------------- consequences
 
-    def fence_records(self, broker: BrokerRegistration) -> Iterator[Message]:
+    def fence_records(self, broker: BrokerRegistration) -> Iterator[Message | None]:
         """Yield the records that fence a broker and remove it from the ISRs."""
-        yield from self._state.leader_and_isr_records(
-            lambda partition: broker.broker_id in partition.isr, removed=broker.broker_id
-        )
+        in_sync = self._state.image.index.in_sync_on(broker.broker_id)
+        yield from self._state.leader_and_isr_records(in_sync, removed=broker.broker_id)
         yield _change_record(broker, 0, fenced=_FENCE)
 
-    def _unfence_records(self, broker: BrokerRegistration) -> Iterator[Message]:
+    def _unfence_records(self, broker: BrokerRegistration) -> Iterator[Message | None]:
         yield _change_record(broker, 0, fenced=_UNFENCE)
-        yield from self._state.leader_and_isr_records(lambda partition: partition.leader == NO_LEADER, added=broker.broker_id)
+        yield from self._state.leader_and_isr_records(self._state.image.index.without_leader, added=broker.broker_id)
 
-    def _controlled_shutdown_records(self, broker: BrokerRegistration) -> Iterator[Message]:
+    def _controlled_shutdown_records(self, broker: BrokerRegistration) -> Iterator[Message | None]:
         if not broker.is_in_controlled_shutdown:
             yield _change_record(broker, 1, in_controlled_shutdown=_IN_CONTROLLED_SHUTDOWN)
-        yield from self._state.leader_and_isr_records(
-            lambda partition: broker.broker_id in partition.isr, removed=broker.broker_id
-        )
+        in_sync = self._state.image.index.in_sync_on(broker.broker_id)
+        yield from self._state.leader_and_isr_records(in_sync, removed=broker.broker_id)
 
-    def shutdown_records(self, broker_id: int, *, is_clean: bool) -> Iterator[Message]:
+    def shutdown_records(self, broker_id: int, *, is_clean: bool) -> Iterator[Message | None]:
         """Return the changes of partitions that follow from the stop of a broker's last incarnation."""
+        index = self._state.image.index
         if self._state.is_elr_enabled and not is_clean:
-            return self._state.leader_and_isr_records(
-                lambda partition: broker_id in partition.isr or broker_id in partition.eligible_leader_replicas,
-                unclean=broker_id,
-            )
-        return self._state.leader_and_isr_records(lambda partition: broker_id in partition.isr, removed=broker_id)
+            return self._state.leader_and_isr_records(index.in_sync_or_eligible_on(broker_id), unclean=broker_id)
+        return self._state.leader_and_isr_records(index.in_sync_on(broker_id), removed=broker_id)
 
-    def _directory_records(self, broker: BrokerRegistration, request: Message) -> list[Message]:
+    def _directory_records(self, broker: BrokerRegistration, request: Message) -> list[Message | None]:
         """Return the records for directories that went offline or were cordoned since the last heartbeat."""
-        records: list[Message] = []
+        records: list[Message | None] = []
         offline = [directory for directory in broker.log_dirs if directory in request.offline_log_dirs]
         if offline and self._state.metadata_version >= DIRECTORIES_SINCE:
-
-            def is_offline(partition: PartitionRegistration) -> bool:
-                return dict(zip(partition.replicas, partition.directories)).get(broker.broker_id) in offline
-
-            records += self._state.leader_and_isr_records(is_offline, removed=broker.broker_id)
+            records += self._state.leader_and_isr_records(
+                self._in_directories(broker.broker_id, offline), removed=broker.broker_id
+            )
             online = [directory for directory in broker.log_dirs if directory not in offline]
             records.append(_change_record(broker, 2, log_dirs=online))
         cordoned = request.cordoned_log_dirs
@@ -262,6 +254,17 @@ class ClusterControlManager:
         if is_stated and (broker.cordoned_log_dirs is None or set(cordoned) != set(broker.cordoned_log_dirs)):
             records.append(_change_record(broker, 3, cordoned_log_dirs=cordoned))
         return records
+
+    def _in_directories(self, broker_id: int, directories: Collection[Uuid]) -> Iterator[PartitionKey]:
+        """Yield the partitions that change if these directories of the broker go offline.
+
+        Of the partitions that the broker is not in sync with, only those without a leader can change: by an election.
+        """
+        index = self._state.image.index
+        for topic, number in self._state.existing(dict.fromkeys([*index.in_sync_on(broker_id), *index.without_leader])):
+            partition = topic.partitions[number]
+            if dict(zip(partition.replicas, partition.directories)).get(broker_id) in directories:
+                yield topic.topic_id, number
 
     # ------------------------------------------------------------------------------------------------------------ the rest
 
@@ -271,10 +274,8 @@ class ClusterControlManager:
         if broker is None:
             raise ApiError(error_codes.BROKER_ID_NOT_REGISTERED, f"broker {request.broker_id} is not registered")
         broker_id = broker.broker_id
-        changes = self._state.leader_and_isr_records(
-            lambda partition: broker_id in partition.isr or broker_id in partition.eligible_leader_replicas,
-            removed=broker_id,
-        )
+        touched = self._state.image.index.in_sync_or_eligible_on(broker_id)
+        changes = self._state.leader_and_isr_records(touched, removed=broker_id)
         last = new_record("UnregisterBrokerRecord", broker_id=broker_id, broker_epoch=broker.broker_epoch)
         return ControllerResult(chain(changes, (last,)), API_KEYS[UNREGISTER_BROKER].response.new())
 
@@ -316,11 +317,11 @@ def _state_of(broker: BrokerRegistration) -> BrokerControlState:
     return BrokerControlState.CONTROLLED_SHUTDOWN if broker.is_in_controlled_shutdown else BrokerControlState.UNFENCED
 
 
-def _with_shutdown_offset(session: Session, base_offset: int, records: Iterable[Message]) -> Iterator[Message]:
+def _with_shutdown_offset(session: Session, base_offset: int, records: Iterable[Message | None]) -> Iterator[Message | None]:
     """Yield the records of a controlled shutdown; then store in the session the offset that other brokers must reach."""
     next_offset = base_offset
     for record in records:
-        next_offset += 1
+        next_offset += record is not None
         yield record
     session.controlled_shutdown_offset = next_offset - 1
 

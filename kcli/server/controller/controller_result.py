@@ -28,11 +28,12 @@ class ControllerRequestContext(NamedTuple):
 class ControllerResult(NamedTuple):
     """The records of a decision, and its response, which is sent when they are committed.
 
-    Many records are an iterator that makes each one when the controller asks for it, in time slices. Until all of them are made
-    (all of one batch, if they may be split) the state does not change. `kraft_version` is a level to which the quorum is
-    upgraded before the records are appended.
+    Many records are an iterator that makes each one when the controller asks for it, in time slices, and that may complete the
+    response as well; None in their place is something that was checked and needs no record. Until all of them are made (all of
+    one batch, if they may be split) the state does not change. `kraft_version` is a level to which the quorum is upgraded
+    before the records are appended.
     """
 
-    records: Iterable[Message]
+    records: Iterable[Message | None]
     response: Message
     kraft_version: int | None = None

@@ -9,12 +9,15 @@ not in the log: a new leader gives every broker that is not fenced a whole sessi
     last heartbeat           its heartbeats; it is fenced after broker.session.timeout.ms without one
     metadata offset          its heartbeats: the offset up to which it has applied the metadata log
     offset of registration   its RegisterBrokerRecord: a broker is unfenced when it has applied that
+
+PartitionIndex finds the partitions that a decision concerns, so that no decision scans all of them (Kafka: BrokersToIsrs,
+BrokersToElrs, imbalancedPartitions and reassigningTopics). It follows each partition that is applied or reverted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, Self
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.log.rng import Random
@@ -43,6 +46,107 @@ from kcli.state.speculative_state import SnapshottedState
 _BROKER_RESOURCE = 4
 
 
+# A partition of the index: topic id and number.
+PartitionKey = tuple[Uuid, int]
+_Keys = dict[PartitionKey, None]  # a set that keeps its order, which must not depend on the hashes of a process
+_NO_KEYS: _Keys = {}
+
+
+class PartitionIndex:
+    """The partitions by what concerns their brokers, as lists of the moment that the caller may use while partitions change.
+
+    property       the partitions
+    -------------  ---------------------------------------------------------------------------------------------------
+    in_sync_on     with the broker in their ISR
+    eligible_on    with the broker among their eligible leader replicas
+    without_leader without a leader
+    imbalanced     whose leader is not the preferred one, which is the first replica; also those without a leader
+    moving         whose reassignment is in progress
+
+    `follow` keeps it up to date.
+    """
+
+    def __init__(self) -> None:
+        self._in_sync: dict[int, _Keys] = {}
+        self._eligible: dict[int, _Keys] = {}
+        self._led: dict[int, int] = {}  # the number of partitions that a broker leads, -1: without a leader
+        self._without_leader: _Keys = {}
+        self._imbalanced: _Keys = {}
+        self._moving: _Keys = {}
+
+    def follow(self, key: PartitionKey, old: PartitionRegistration | None, new: PartitionRegistration | None) -> None:
+        """Take over a partition that becomes another; None is a partition that does not exist. About 1 us."""
+        isr = () if old is None else old.isr
+        new_isr = () if new is None else new.isr
+        if isr != new_isr:
+            _move(self._in_sync, key, isr, new_isr)
+        elr = () if old is None else old.eligible_leader_replicas
+        new_elr = () if new is None else new.eligible_leader_replicas
+        if elr or new_elr:
+            _move(self._eligible, key, elr, new_elr)
+        if old is not None and (new is None or new.leader != old.leader):
+            self._led[old.leader] -= 1
+            if not self._led[old.leader]:
+                del self._led[old.leader]
+        if new is not None and (old is None or new.leader != old.leader):
+            self._led[new.leader] = self._led.get(new.leader, 0) + 1
+        _set(self._without_leader, key, new is not None and new.leader == NO_LEADER)
+        _set(self._imbalanced, key, new is not None and [new.leader] != new.replicas[:1])
+        _set(self._moving, key, new is not None and bool(new.adding_replicas or new.removing_replicas))
+
+    def leads(self, broker_id: int) -> bool:
+        """Return whether the broker leads a partition."""
+        return broker_id in self._led
+
+    def in_sync_on(self, broker_id: int) -> list[PartitionKey]:
+        """Return the partitions with the broker in their ISR."""
+        return list(self._in_sync.get(broker_id, ()))
+
+    def in_sync_or_eligible_on(self, broker_id: int) -> list[PartitionKey]:
+        """Return the partitions with the broker in their ISR or among their eligible leader replicas."""
+        return list(self._in_sync.get(broker_id, _NO_KEYS) | self._eligible.get(broker_id, _NO_KEYS))
+
+    @property
+    def without_leader(self) -> list[PartitionKey]:
+        """Return the partitions without a leader."""
+        return list(self._without_leader)
+
+    @property
+    def imbalanced(self) -> list[PartitionKey]:
+        """Return the partitions that the preferred leader does not lead."""
+        return list(self._imbalanced)
+
+    @property
+    def moving(self) -> list[PartitionKey]:
+        """Return the partitions with a reassignment in progress."""
+        return list(self._moving)
+
+
+def _set(keys: _Keys, key: PartitionKey, is_in: bool) -> None:
+    if is_in:
+        keys[key] = None
+    elif key in keys:
+        del keys[key]
+
+
+def _move(by_broker: dict[int, _Keys], key: PartitionKey, old: Sequence[int], new: Sequence[int]) -> None:
+    for broker_id in old:
+        if broker_id not in new and broker_id in by_broker:
+            by_broker[broker_id].pop(key, None)
+            if not by_broker[broker_id]:
+                del by_broker[broker_id]
+    for broker_id in new:
+        if broker_id not in old:
+            by_broker.setdefault(broker_id, {})[key] = None
+
+
+class _EmptyIndex(PartitionIndex):
+    """The index of a frozen image, which stays empty."""
+
+    def follow(self, key: PartitionKey, old: PartitionRegistration | None, new: PartitionRegistration | None) -> None:
+        """Do nothing."""
+
+
 class ControllerImage(MetadataImage):
     """The metadata image with the offset of each broker's last RegisterBrokerRecord, as in Kafka's ClusterControlManager."""
 
@@ -51,6 +155,18 @@ class ControllerImage(MetadataImage):
     def __init__(self) -> None:
         super().__init__()
         self.registration_offsets: dict[int, int] = {}
+        self.index = PartitionIndex()
+
+    def frozen(self) -> Self:
+        """Return a copy that later changes of this image do not affect. It has no index: nothing is decided on it."""
+        copy = super().frozen()
+        copy.index = _EmptyIndex()
+        return copy
+
+    def _partition_changed(
+        self, topic_id: Uuid, index: int, old: PartitionRegistration | None, new: PartitionRegistration | None
+    ) -> None:
+        self.index.follow((topic_id, index), old, new)
 
     def apply_at(self, record: Message | ControlRecord, offset: int) -> None:
         """Apply a record of either kind that is at an offset of the log. Raises StateError if it does not fit."""
@@ -242,11 +358,12 @@ class ControllerState:
         """Return whether unclean.leader.election.enable is true for the topic."""
         return self._election_settings(topic).is_unclean_allowed
 
-    def partitions(self) -> Iterator[tuple[Topic, int, PartitionRegistration]]:
-        """Yield every partition with its topic and index."""
-        for topic in self.image.topics.values():
-            for index, partition in topic.partitions.items():
-                yield topic, index, partition
+    def existing(self, keys: Iterable[PartitionKey]) -> Iterator[tuple[Topic, int]]:
+        """Yield the topic and number of each of these partitions that still exists when it is reached."""
+        for topic_id, index in keys:
+            topic = self.image.topics.get(topic_id)
+            if topic is not None and index in topic.partitions:
+                yield topic, index
 
     def change(
         self,
@@ -280,28 +397,26 @@ class ControllerState:
 
     def leader_and_isr_records(
         self,
-        touched: Callable[[PartitionRegistration], bool],
+        keys: Iterable[PartitionKey],
         *,
         removed: int = NO_LEADER,
         added: int = NO_LEADER,
         unclean: int = NO_LEADER,
-    ) -> Iterator[Message]:
-        """Yield the changes of the partitions for which `touched` is true, about 20 us each.
+    ) -> Iterator[Message | None]:
+        """Yield the changes of these partitions, about 20 us each, and None for a partition that does not change.
 
+        Partitions that do not exist any more are left out.
         Broker `removed` leaves the ISR, `added` may lead although it is not active yet, `unclean` has lost unflushed records.
         """
 
         def may_lead(broker_id: int) -> bool:
             return broker_id not in (removed, unclean) and (broker_id == added or self.is_active(broker_id))
 
-        for topic, index, partition in self.partitions():
-            if touched(partition):
-                change = self.change(topic, index, may_lead=may_lead)
-                change.target_isr = [replica for replica in partition.isr if replica not in (removed, unclean)]
-                change.unclean_replicas = () if unclean == NO_LEADER else (unclean,)
-                record = change.build()
-                if record is not None:
-                    yield record
+        for topic, index in self.existing(keys):
+            change = self.change(topic, index, may_lead=may_lead)
+            change.target_isr = [replica for replica in topic.partitions[index].isr if replica not in (removed, unclean)]
+            change.unclean_replicas = () if unclean == NO_LEADER else (unclean,)
+            yield change.build()
 
     def check_assignment(self, index: int, replicas: Sequence[int], expected: int | None, *, is_new: bool = True) -> None:
         """Check the replicas assigned to a partition; `expected` is their number in other partitions. Raises ApiError.

@@ -28,6 +28,8 @@ directory of a replica (KIP-858); if that directory is offline, the broker leave
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
+
 from kcli.format.kafka_uuid import Uuid
 from kcli.protocol import error_codes
 from kcli.protocol.apis import (
@@ -40,11 +42,17 @@ from kcli.protocol.apis import (
 )
 from kcli.protocol.message import Message
 from kcli.server.controller.controller_result import ApiError, ControllerRequestContext, ControllerResult
-from kcli.server.controller.controller_state import ControllerState
+from kcli.server.controller.controller_state import ControllerImage, ControllerState, PartitionKey
 from kcli.server.controller.partition_change_builder import RECOVERING, Election
 from kcli.state.image_records import DIRECTORIES_SINCE, number_of
-from kcli.state.metadata_image import MetadataImage
-from kcli.state.metadata_values import LEADER_RECOVERY_STATES, NO_LEADER, NO_LEADER_CHANGE, PartitionRegistration, Topic
+from kcli.state.metadata_values import (
+    LEADER_RECOVERY_STATES,
+    NO_LEADER,
+    NO_LEADER_CHANGE,
+    BrokerRegistration,
+    PartitionRegistration,
+    Topic,
+)
 
 _ISR_WITH_EPOCHS_SINCE = 3
 _ANY_EPOCH = -1
@@ -60,23 +68,25 @@ class PartitionControlManager:
     def alter_partition(self, request: Message, info: ControllerRequestContext) -> ControllerResult:
         """Decide an AlterPartition. Raises ApiError for a stale broker."""
         self._state.check_epoch(request.broker_id, request.broker_epoch)
-        api = API_KEYS[ALTER_PARTITION]
-        records: list[Message] = []
-        topics = []
-        for topic_data in request.topics:
-            results = []
-            for asked in topic_data.partitions:
-                try:
-                    record, result = self._alter_one(request.broker_id, topic_data.topic_id, asked, info.version)
-                    records += record
-                except ApiError as error:
-                    made = api.response.classes["PartitionData"]
-                    result = made(partition_index=asked.partition_index, error_code=error.code)
-                results.append(result)
-            topics.append(api.response.classes["TopicData"](topic_id=topic_data.topic_id, partitions=results))
-        return ControllerResult(records, api.response.new(topics=topics))
+        response = API_KEYS[ALTER_PARTITION].response.new()
+        return ControllerResult(self._alter_all(request, info.version, response.topics), response)
 
-    def _alter_one(self, broker_id: int, topic_id: Uuid, asked: Message, version: int) -> tuple[list[Message], Message]:
+    def _alter_all(self, request: Message, version: int, topics: list[Message]) -> Iterator[Message | None]:
+        """Yield the changes that an AlterPartition makes, and add the results to `topics`."""
+        classes = API_KEYS[ALTER_PARTITION].response.classes
+        for topic_data in request.topics:
+            results: list[Message] = []
+            topics.append(classes["TopicData"](topic_id=topic_data.topic_id, partitions=results))
+            for asked in topic_data.partitions:
+                record = None
+                try:
+                    record, result = self._alter_one(request.broker_id, topic_data.topic_id, asked, version)
+                except ApiError as error:
+                    result = classes["PartitionData"](partition_index=asked.partition_index, error_code=error.code)
+                results.append(result)
+                yield record
+
+    def _alter_one(self, broker_id: int, topic_id: Uuid, asked: Message, version: int) -> tuple[Message | None, Message]:
         """Return the record of one partition's change, if there is one, and the result. Raises ApiError."""
         topic = self._state.image.topics.get(topic_id)
         if topic is None:
@@ -105,7 +115,7 @@ class PartitionControlManager:
             if record.leader != NO_LEADER_CHANGE:
                 leader, leader_epoch = record.leader, leader_epoch + 1
                 if leader != broker_id:
-                    return [record], made(partition_index=index, error_code=error_codes.NEW_LEADER_ELECTED)
+                    return record, made(partition_index=index, error_code=error_codes.NEW_LEADER_ELECTED)
         result = made(
             partition_index=index,
             leader_id=leader,
@@ -114,7 +124,7 @@ class PartitionControlManager:
             leader_recovery_state=recovery_state,
             partition_epoch=partition_epoch,
         )
-        return [] if record is None else [record], result
+        return record, result
 
     def _check_isr(self, partition: PartitionRegistration, asked: Message, isr: list[tuple[int, int]]) -> None:
         code = error_codes.INVALID_REQUEST
@@ -143,27 +153,36 @@ class PartitionControlManager:
             raise ApiError(
                 error_codes.INVALID_REQUEST, f"{request.election_type} is not an election type: 0 is preferred, 1 is unclean"
             )
+        response = API_KEYS[ELECT_LEADERS].response.new()
+        return ControllerResult(self._elect_all(request, response.replica_election_results), response)
+
+    def _elect_all(self, request: Message, results: list[Message]) -> Iterator[Message | None]:
+        """Yield the changes that an ElectLeaders makes, and add the results of each topic to `results`."""
         is_unclean = request.election_type == _UNCLEAN
-        wanted = request.topic_partitions
-        if wanted is None:
-            asked = [(topic.name, list(topic.partitions)) for topic in self._state.image.topics.values()]
-        else:
-            asked = [(topic.topic, topic.partitions) for topic in wanted]
         classes = API_KEYS[ELECT_LEADERS].response.classes
-        records: list[Message] = []
-        results = []
-        for name, indexes in asked:
-            answers = []
+        is_all = request.topic_partitions is None
+        for name, indexes in self._to_elect(request.topic_partitions, is_unclean=is_unclean):
+            answers: list[Message] = []
+            results.append(classes["ReplicaElectionResult"](topic=name, partition_result=answers))
             for index in indexes:
-                code, text = error_codes.NONE, None
+                code, text, record = error_codes.NONE, None, None
                 try:
-                    records.append(self._elect_one(name, index, is_unclean=is_unclean))
+                    record = self._elect_one(name, index, is_unclean=is_unclean)
                 except ApiError as error:
                     code, text = error.code, error.message
-                if wanted is not None or code != error_codes.ELECTION_NOT_NEEDED:
+                if not is_all or code != error_codes.ELECTION_NOT_NEEDED:
                     answers.append(classes["PartitionResult"](partition_id=index, error_code=code, error_message=text))
-            results.append(classes["ReplicaElectionResult"](topic=name, partition_result=answers))
-        return ControllerResult(records, API_KEYS[ELECT_LEADERS].response.new(replica_election_results=results))
+                yield record
+
+    def _to_elect(self, wanted: Sequence[Message] | None, *, is_unclean: bool) -> Iterable[tuple[str, Sequence[int]]]:
+        """Return the partitions of an ElectLeaders by topic: those in the request, or all topics with those that need one."""
+        if wanted is not None:
+            return [(topic.topic, topic.partitions) for topic in wanted]
+        image = self._state.image
+        found: dict[str, list[int]] = {name: [] for name in image.topic_ids}
+        for topic, index in self._state.existing(image.index.without_leader if is_unclean else image.index.imbalanced):
+            found[topic.name].append(index)
+        return found.items()
 
     def _elect_one(self, name: str, index: int, *, is_unclean: bool) -> Message:
         topic = self.find_partition(name, index)
@@ -194,66 +213,65 @@ class PartitionControlManager:
             )
         broker_id = request.broker_id
         broker = self._state.check_epoch(broker_id, request.broker_epoch)
+        response = API_KEYS[ASSIGN_REPLICAS_TO_DIRS].response.new()
+        return ControllerResult(self._assign_all(request, broker, response.directories), response)
+
+    def _assign_all(self, request: Message, broker: BrokerRegistration, directories: list[Message]) -> Iterator[Message | None]:
+        """Yield the changes that an AssignReplicasToDirs makes, and add the results to `directories`."""
         classes = API_KEYS[ASSIGN_REPLICAS_TO_DIRS].response.classes
-        records: list[Message] = []
-        offline: dict[int, PartitionRegistration] = {}  # by identity
-        directories = []
+        offline: dict[PartitionKey, None] = {}
         for directory in request.directories:
             is_offline = bool(broker.log_dirs) and directory.id not in broker.log_dirs
-            topics = []
+            topics: list[Message] = []
+            directories.append(classes["DirectoryData"](id=directory.id, topics=topics))
             for asked in directory.topics:
                 topic = self._state.image.topics.get(asked.topic_id)
-                results = []
+                results: list[Message] = []
+                topics.append(classes["TopicData"](topic_id=asked.topic_id, partitions=results))
                 for named in asked.partitions:
                     index = named.partition_index
-                    code = _assignment_fault(topic, index, broker_id)
-                    if code == error_codes.NONE and topic is not None:
-                        change = self._state.change(topic, index, election=Election.ONLINE)
-                        change.target_directories[broker_id] = directory.id
-                        record = change.build()
-                        records += [] if record is None else [record]
-                        if is_offline:
-                            offline[id(topic.partitions[index])] = topic.partitions[index]
+                    code = _assignment_fault(topic, index, broker.broker_id)
                     results.append(classes["PartitionData"](partition_index=index, error_code=code))
-                topics.append(classes["TopicData"](topic_id=asked.topic_id, partitions=results))
-            directories.append(classes["DirectoryData"](id=directory.id, topics=topics))
-        if offline:
-            records += self._state.leader_and_isr_records(lambda partition: id(partition) in offline, removed=broker_id)
-        return ControllerResult(records, API_KEYS[ASSIGN_REPLICAS_TO_DIRS].response.new(directories=directories))
+                    if code != error_codes.NONE or topic is None:
+                        yield None
+                        continue
+                    change = self._state.change(topic, index, election=Election.ONLINE)
+                    change.target_directories[broker.broker_id] = directory.id
+                    yield change.build()
+                    if is_offline:
+                        offline[topic.topic_id, index] = None
+        yield from self._state.leader_and_isr_records(offline, removed=broker.broker_id)
 
     # ------------------------------------------------------------------------------------------------------- reassignments
 
     def alter_partition_reassignments(self, request: Message, info: ControllerRequestContext) -> ControllerResult:
         """Decide an AlterPartitionReassignments."""
+        allowed = request.allow_replication_factor_change
+        response = API_KEYS[ALTER_PARTITION_REASSIGNMENTS].response.new(
+            error_message=None, allow_replication_factor_change=allowed
+        )
+        return ControllerResult(self._reassign_all(request, response.responses), response)
+
+    def _reassign_all(self, request: Message, responses: list[Message]) -> Iterator[Message | None]:
+        """Yield the changes that an AlterPartitionReassignments makes, and add the results to `responses`."""
         classes = API_KEYS[ALTER_PARTITION_REASSIGNMENTS].response.classes
-        records: list[Message] = []
-        responses = []
         for topic in request.topics:
-            results = []
+            results: list[Message] = []
+            responses.append(classes["ReassignableTopicResponse"](name=topic.name, partitions=results))
             for asked in topic.partitions:
-                code, text = error_codes.NONE, None
+                index, code, text, record = asked.partition_index, error_codes.NONE, None, None
                 try:
-                    found = self.find_partition(topic.name, asked.partition_index)
+                    found = self.find_partition(topic.name, index)
                     if asked.replicas is None:
-                        record = self._cancel(found, asked.partition_index)
+                        record = self._cancel(found, index)
                     else:
                         allowed = request.allow_replication_factor_change
-                        record = self._move(found, asked.partition_index, list(asked.replicas), may_change_factor=allowed)
-                    records += [] if record is None else [record]
+                        record = self._move(found, index, list(asked.replicas), may_change_factor=allowed)
                 except ApiError as error:
                     code, text = error.code, error.message
-                results.append(
-                    classes["ReassignablePartitionResponse"](
-                        partition_index=asked.partition_index, error_code=code, error_message=text
-                    )
-                )
-            responses.append(classes["ReassignableTopicResponse"](name=topic.name, partitions=results))
-        response = API_KEYS[ALTER_PARTITION_REASSIGNMENTS].response.new(
-            responses=responses,
-            error_message=None,
-            allow_replication_factor_change=request.allow_replication_factor_change,
-        )
-        return ControllerResult(records, response)
+                made = classes["ReassignablePartitionResponse"]
+                results.append(made(partition_index=index, error_code=code, error_message=text))
+                yield record
 
     def _move(self, topic: Topic, index: int, target: list[int], *, may_change_factor: bool) -> Message | None:
         partition = topic.partitions[index]
@@ -319,12 +337,15 @@ def _original_replicas(partition: PartitionRegistration) -> list[int]:
     return [replica for replica in partition.replicas if replica not in partition.adding_replicas]
 
 
-def list_partition_reassignments(request: Message, image: MetadataImage) -> Message:
+def list_partition_reassignments(request: Message, image: ControllerImage) -> Message:
     """Answer ListPartitionReassignments, for the partitions in the request or for all."""
     api = API_KEYS[LIST_PARTITION_REASSIGNMENTS]
     classes = api.response.classes
     if request.topics is None:
-        asked = [(topic, list(topic.partitions)) for topic in image.topics.values()]
+        by_topic: dict[Uuid, list[int]] = {}
+        for topic_id, index in image.index.moving:
+            by_topic.setdefault(topic_id, []).append(index)
+        asked = [(image.topics[topic_id], indexes) for topic_id, indexes in by_topic.items()]
     else:
         found = ((image.topic(topic.name), topic.partition_indexes) for topic in request.topics)
         asked = [(topic, indexes) for topic, indexes in found if topic is not None]

@@ -5,7 +5,8 @@
     decide    a handler reads the state and returns records and a response, or refuses; it changes no state
     append    the records are appended to the metadata log in one batch and applied to the controller's image (a higher
               kraft.version before them, in a batch of its own). A request of an administrator is refused if it makes more
-              than MAX_RECORDS_PER_APPEND records; the records that follow from a broker's state are split into batches
+              than MAX_RECORDS_PER_APPEND records; the records that follow from a broker's state are split into batches of
+              SPLIT_RECORDS
     commit    the raft client delivers them to its listeners; then the response is sent
     nothing   a decision without records is also answered only when all earlier records are committed, which it may be based on
 
@@ -38,7 +39,7 @@ from kcli.format.kafka_uuid import ZERO_UUID
 from kcli.format.primitives import FormatError
 from kcli.network.timing_wheel import Timer
 from kcli.protocol import error_codes
-from kcli.protocol.apis import API_KEYS, BROKER_HEARTBEAT, BROKER_REGISTRATION, UNREGISTER_BROKER
+from kcli.protocol.apis import ALTER_PARTITION, API_KEYS, BROKER_HEARTBEAT, BROKER_REGISTRATION, UNREGISTER_BROKER
 from kcli.protocol.message import Message
 from kcli.server.controller.activation import check_features
 from kcli.server.controller.control_managers import ControlManagers
@@ -80,10 +81,12 @@ class QuorumControllerMetrics:
 
 
 # The records that follow from a change of a broker's state may need several batches. A prefix of them is a valid state, too,
-# because the change of the registration is the last.
-_MAY_BE_SPLIT = frozenset((BROKER_REGISTRATION, BROKER_HEARTBEAT, UNREGISTER_BROKER))
+# because the change of the registration is the last. The changes of an AlterPartition have nothing to do with each other.
+_MAY_BE_SPLIT = frozenset((BROKER_REGISTRATION, BROKER_HEARTBEAT, UNREGISTER_BROKER, ALTER_PARTITION))
 # The number of records that are made and encoded in one time slice, about 3 ms of work.
 SLICE_RECORDS = 100
+# The number of records in a batch of those that may be split. It is appended and applied in one time slice, 10 us a record.
+SPLIT_RECORDS = 300
 Respond = Callable[[Message], None]
 
 
@@ -259,29 +262,35 @@ class QuorumController:
             pass
 
     def _append(
-        self, records: Iterable[Message], now_ms: int, answer: Callable[[], None] | None, *, may_be_split: bool = True
+        self, records: Iterable[Message | None], now_ms: int, answer: Callable[[], None] | None, *, may_be_split: bool = True
     ) -> Iterator[None]:
         """Append records and apply them, in batches; `answer` is called when the last batch is committed.
 
-        A step is a time slice of making and encoding records. Each batch is appended and applied in one step. Raises ApiError,
-        before anything is appended, if there are too many records for one batch and they may not be split.
+        A step is a time slice of making and encoding records, where None counts as one: something was checked and needs no
+        record. Each batch is appended and applied in one step. Raises ApiError, before anything is appended, if there are too
+        many records for one batch and they may not be split.
         """
         last_offset, epoch = self._raft.next_offset - 1, self._raft.epoch
         remaining = iter(records)
+        limit = min(SPLIT_RECORDS, MAX_RECORDS_PER_APPEND) if may_be_split else MAX_RECORDS_PER_APPEND
+        in_slice = 0
         while True:
             batch: list[Message] = []
             values: list[bytes] = []
-            while len(batch) < MAX_RECORDS_PER_APPEND:
-                made = list(islice(remaining, min(SLICE_RECORDS, MAX_RECORDS_PER_APPEND - len(batch))))
-                if not made:
+            while len(batch) < limit:
+                checked = list(islice(remaining, min(SLICE_RECORDS, limit - len(batch))))
+                if not checked:
                     break
+                made = [record for record in checked if record is not None]
                 batch += made
                 values += map(encode_metadata_record, made)
-                if len(made) == SLICE_RECORDS:
+                in_slice += len(checked)
+                if in_slice >= SLICE_RECORDS:
+                    in_slice = 0
                     yield
             if not batch:
                 break
-            if not may_be_split and next(remaining, None) is not None:
+            if not may_be_split and any(record is not None for record in remaining):
                 text = f"the request needs more than {MAX_RECORDS_PER_APPEND} records; split it into several requests"
                 raise ApiError(error_codes.POLICY_VIOLATION, text)
             if len(batch) > SLICE_RECORDS:
@@ -347,7 +356,7 @@ class QuorumController:
         self._check_due_ms = now_ms + self._check_interval_ms
         self._timer.schedule(self._check_due_ms, self._check_sessions)
 
-    def _append_unasked(self, records: Iterable[Message], now_ms: int) -> Iterator[None]:
+    def _append_unasked(self, records: Iterable[Message | None], now_ms: int) -> Iterator[None]:
         """Append records that no client asked for."""
         try:
             yield from self._append(records, now_ms, None)

@@ -32,7 +32,7 @@ def state_of(image: MetadataImage) -> dict[str, Any]:
     return {
         name: value
         for name, value in vars(image).items()
-        if name not in ("_own_topics", "snapshot_timestamp_ms", "registration_offsets")
+        if name not in ("_own_topics", "snapshot_timestamp_ms", "registration_offsets", "index")
     }
 
 

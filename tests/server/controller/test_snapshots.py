@@ -32,7 +32,7 @@ def begin_snapshot(node: ControllerNode, snapshot: SnapshotId) -> None:
 
 def state_of(image: MetadataImage) -> dict[str, Any]:
     """What an image knows, but for who leads and when its snapshot was taken: those change with a start."""
-    volatile = ("_own_topics", "registration_offsets", "leader_id", "snapshot_timestamp_ms", "controllers")
+    volatile = ("_own_topics", "registration_offsets", "index", "leader_id", "snapshot_timestamp_ms", "controllers")
     return {name: value for name, value in vars(image).items() if name not in volatile}
 
 
