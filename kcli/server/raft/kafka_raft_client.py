@@ -173,7 +173,7 @@ class KafkaRaftClient:
         Raises MetadataLogError for files that cannot be read, OSError as the disk does.
         """
         config = self.config
-        self.log = MetadataLog.open(self._disk, self._files, config.directory, config.log, self.wall.at(now_ms), self._report)
+        self.log = MetadataLog.open(self._disk, self._files, config.directory, config.log, self.wall, now_ms, self._report)
         self.history = VoterSetHistory(config.static_voters)
         self._read_control_records()
         self._store = QuorumStateStore(self._disk, config.directory)
@@ -203,7 +203,7 @@ class KafkaRaftClient:
     def _load_snapshot(self, snapshot: SnapshotId, now_ms: int) -> None:
         """Have the listeners begin with a snapshot, which `_deliver` then delivers."""
         self._delivered_offset = snapshot.end_offset
-        self._snapshot_reader = self.log.read_snapshot(snapshot)
+        self._snapshot_reader = self.log.snapshot_batches(snapshot)
         for listener in self._listeners:
             listener.on_snapshot(snapshot, now_ms)
 
@@ -213,10 +213,10 @@ class KafkaRaftClient:
         start_offset = 0
         if latest is not None:
             start_offset = latest.end_offset
-            first = next(self.log.read_snapshot(latest), None)
+            first = next(self.log.snapshot_batches(latest), None)
             for record in first.control_records if first is not None else ():
                 self.history.apply(latest.end_offset - 1, record)
-        for batch in self.log.read(max(start_offset, self.log.start_offset), self.log.end_offset, control_only=True):
+        for batch in self.log.batches(max(start_offset, self.log.start_offset), self.log.end_offset, control_only=True):
             for delta, record in enumerate(batch.control_records):
                 self.history.apply(batch.base_offset + delta, record)
 
@@ -407,7 +407,7 @@ class KafkaRaftClient:
             return batch
         if self._reader is None:
             limit_offset = self._appended[0].base_offset if self._appended else self.high_watermark
-            self._reader = self.log.read(self._delivered_offset, limit_offset)
+            self._reader = self.log.batches(self._delivered_offset, limit_offset)
         return next(self._reader)
 
     def _report_leader(self, now_ms: int) -> None:

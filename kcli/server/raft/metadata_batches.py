@@ -30,6 +30,7 @@ from kcli.format.records import Record, encode_record, read_records
 from kcli.protocol.control_records import (
     KRAFT_VERSION,
     KRAFT_VOTERS,
+    LEADER_CHANGE,
     SNAPSHOT_FOOTER,
     SNAPSHOT_HEADER,
     ControlRecord,
@@ -39,6 +40,17 @@ from kcli.protocol.control_records import (
 from kcli.protocol.internal_records import CLUSTER_METADATA, encode_framed
 from kcli.protocol.message import Message
 from kcli.protocol.message_types import message_type
+from kcli.server.raft.messages import (
+    AppendedControl,
+    ControlEntry,
+    KRaftVersionEntry,
+    LeaderChangeEntry,
+    ListenerEndpoint,
+    ReplicaKey,
+    VoterNode,
+    Voters,
+    VotersEntry,
+)
 from kcli.server.raft.voter_set import voters_message
 from kcli.state.image_records import new_record as new_record
 from kcli.state.metadata_values import Voter
@@ -98,6 +110,61 @@ def _batch(records: bytes, count: int, base_offset: int, leader_epoch: int, now_
 def control_message(name: str, /, **fields: object) -> Message:
     """Make one of KRaft's control messages ("LeaderChangeMessage"). Raises KeyError for an unknown name."""
     return message_type("control_records", name).new(**fields)
+
+
+def control_record_of(entry: ControlEntry) -> tuple[int, Message]:
+    """Return the type and the message of a control record."""
+    if isinstance(entry, LeaderChangeEntry):
+        return LEADER_CHANGE, leader_change_message(entry.leader_id, entry.voter_ids, entry.granting_voter_ids)
+    if isinstance(entry, KRaftVersionEntry):
+        return KRAFT_VERSION, control_message("KRaftVersionRecord", kraft_version=entry.level)
+    return KRAFT_VOTERS, _voters_record(entry.voters)
+
+
+def _voters_record(voters: Voters) -> Message:
+    record = message_type("control_records", "VotersRecord")
+    classes = record.classes
+    return record.new(
+        voters=[
+            classes["Voter"](
+                voter_id=voter.key.node_id,
+                voter_directory_id=voter.key.directory_id,
+                endpoints=[classes["Endpoint"](name=at.listener, host=at.host, port=at.port) for at in voter.endpoints],
+                kraft_version_feature=classes["KRaftVersionFeature"](
+                    min_supported_version=voter.lowest_kraft_version, max_supported_version=voter.highest_kraft_version
+                ),
+            )
+            for voter in voters
+        ]
+    )
+
+
+def control_entries_of(batch: MetadataBatch) -> Iterator[AppendedControl]:
+    """Yield those control records of a batch that the raft core needs, with their offsets."""
+    for offset, (type_id, _, message) in enumerate(batch.control_records, batch.base_offset):
+        if message is None:
+            continue
+        if type_id == LEADER_CHANGE:
+            voter_ids = tuple(voter.voter_id for voter in message.voters)
+            granting = tuple(voter.voter_id for voter in message.granting_voters)
+            yield AppendedControl(offset, LeaderChangeEntry(message.leader_id, voter_ids, granting))
+        elif type_id == KRAFT_VERSION:
+            yield AppendedControl(offset, KRaftVersionEntry(message.kraft_version))
+        elif type_id == KRAFT_VOTERS:
+            yield AppendedControl(offset, VotersEntry(_voters_of(message)))
+
+
+def _voters_of(message: Message) -> Voters:
+    voters = (
+        VoterNode(
+            ReplicaKey(voter.voter_id, voter.voter_directory_id),
+            tuple(ListenerEndpoint(at.name.upper(), at.host, at.port) for at in voter.endpoints),
+            voter.kraft_version_feature.min_supported_version,
+            voter.kraft_version_feature.max_supported_version,
+        )
+        for voter in message.voters
+    )
+    return tuple(sorted(voters, key=lambda voter: voter.key.node_id))
 
 
 def leader_change_message(leader_id: int, voters: Iterable[int], granting: Iterable[int]) -> Message:

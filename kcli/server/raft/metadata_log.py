@@ -23,7 +23,7 @@ The epoch of the last record is the log's, or the snapshot's if the log is empty
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, cast
 
 from kcli.format.file_names import METADATA_TOPIC, FileKind, FileState, metadata_snapshot_name, parse_file_name
@@ -40,10 +40,19 @@ from kcli.log.loading.recovering_segment import LogRefusedError
 from kcli.log.loading.recovery_journal import KnownOffsets, RecoveryJournal, quarantine_in
 from kcli.log.log_config import LogConfig
 from kcli.log.log_opener import open_log
+from kcli.log.report_line import WarningLine
 from kcli.log.unified_log import UnifiedLog
-from kcli.protocol.control_records import ControlRecord
-from kcli.server.raft.messages import SnapshotId
-from kcli.server.raft.metadata_batches import MAX_SNAPSHOT_BATCH_BYTES, MetadataBatch, decode_batches
+from kcli.log.wall_time import WallTime
+from kcli.server.raft.messages import AppendedControl, ControlEntry, EpochEnd, Records, SnapshotId
+from kcli.server.raft.metadata_batches import (
+    MAX_SNAPSHOT_BATCH_BYTES,
+    MetadataBatch,
+    control_entries_of,
+    control_record_of,
+    decode_batches,
+    encode_control_batch,
+    encode_data_batch,
+)
 
 METADATA_TOPIC_ID = Uuid((1).to_bytes(16, "big"))
 # The number of bytes of the log or of a snapshot that are read at a time.
@@ -58,13 +67,6 @@ FETCHED_PART = 1
 
 class MetadataLogError(Exception):
     """A metadata log that cannot be opened or read; the message is one sentence that names the file."""
-
-
-class FollowerAppend(NamedTuple):
-    """What became of a leader's batches: the control records that were appended, by offset, and why the rest was refused."""
-
-    control_records: list[tuple[int, ControlRecord]]
-    refusal: str
 
 
 class MetadataLogConfig(NamedTuple):
@@ -115,14 +117,25 @@ class _RecoveredDisk:
 
 
 class MetadataLog:
-    """The log and the snapshots in one directory. Methods raise OSError as the disk does."""
+    """The log and the snapshots in one directory (ReplicatedLog). Methods raise OSError as the disk does."""
 
-    def __init__(self, disk: LogDisk, log: UnifiedLog, snapshots: list[SnapshotId], config: MetadataLogConfig) -> None:
+    def __init__(
+        self,
+        disk: LogDisk,
+        log: UnifiedLog,
+        snapshots: list[SnapshotId],
+        config: MetadataLogConfig,
+        wall: WallTime,
+        report: Callable[[str], None],
+    ) -> None:
         self.disk = disk
         self.log = log
         self.snapshots = snapshots
         self.config = config
         self.directory = log.directory
+        self._wall = wall
+        self._report = report
+        self._appended_ms = 0  # the wall time of the last append
         self._flushed_segment: str | None = None
         self._unflushed_directories: list[str] = []
         self._has_removed_files = False
@@ -135,6 +148,7 @@ class MetadataLog:
         files: FileCache,
         directory: str,
         config: MetadataLogConfig,
+        wall: WallTime,
         now_ms: int,
         report: Callable[[str], None] = lambda line: None,
     ) -> MetadataLog:
@@ -152,7 +166,8 @@ class MetadataLog:
         journal = RecoveryJournal(METADATA_TOPIC, 0, KnownOffsets(), report, quarantine)
         try:
             topic_id = METADATA_TOPIC_ID
-            log = open_log(own, files, directory, METADATA_TOPIC, 0, settings, now_ms, topic_id=topic_id, journal=journal)
+            wall_ms = wall.at(now_ms)
+            log = open_log(own, files, directory, METADATA_TOPIC, 0, settings, wall_ms, topic_id=topic_id, journal=journal)
         except LogRefusedError as error:
             raise MetadataLogError(
                 f"{error.path}: {error.message}; run `kcli verify --repair`, which shows what can be repaired"
@@ -168,7 +183,8 @@ class MetadataLog:
                 snapshots.append(SnapshotId(found.base_offset, found.epoch))
             else:
                 disk.remove(f"{directory}/{name}")
-        opened = cls(disk, log, sorted(snapshots), config)
+        opened = cls(disk, log, sorted(snapshots), config, wall, report)
+        opened._appended_ms = wall_ms
         if is_new:
             opened._unflushed_directories.append(directory.rpartition("/")[0] or "/")
         if log.log_start_offset > 0 and not snapshots:
@@ -176,16 +192,16 @@ class MetadataLog:
                 f"{directory}: the log begins at offset {log.log_start_offset}, and there is no snapshot of the records below; "
                 "restore the snapshot (a .checkpoint) from a copy"
             )
-        opened._start_behind_latest_snapshot(now_ms)
+        opened._start_behind_latest_snapshot()
         opened._write_again()
         return opened
 
-    def _start_behind_latest_snapshot(self, now_ms: int) -> None:
+    def _start_behind_latest_snapshot(self) -> None:
         """Empty a log that ends below the latest snapshot, and let it begin behind the snapshot."""
         latest = self.latest_snapshot
         log_epoch = self.log.leader_epochs.latest_epoch or 0
         if latest is not None and (latest.epoch > log_epoch or latest.end_offset > self.end_offset) and latest.end_offset > 0:
-            self.start_at(latest, now_ms)
+            self._start_at(latest)
             for path in self.take_removable():
                 self.disk.remove(path)
 
@@ -235,7 +251,7 @@ class MetadataLog:
             return epoch
         return self.snapshots[-1].epoch if self.snapshots else 0
 
-    def end_of_epoch(self, epoch: int) -> tuple[int, int]:
+    def end_of_epoch(self, epoch: int) -> EpochEnd:
         """Return the largest epoch of the log that is not above `epoch`, and the offset where it ends (Kafka: RaftLog).
 
         For an epoch above all of the log: the last epoch and the end of the log. For one below all: that of the earliest
@@ -243,11 +259,24 @@ class MetadataLog:
         """
         found, end_offset = self.log.leader_epochs.end_offset_for(epoch, self.end_offset)
         if end_offset == UNDEFINED_OFFSET:
-            return self.last_epoch, self.end_offset
+            return EpochEnd(self.last_epoch, self.end_offset)
         earliest = self.earliest_snapshot
         if earliest is not None and end_offset == earliest.end_offset and found == epoch:
-            return earliest.epoch, earliest.end_offset
-        return found, end_offset
+            return EpochEnd(earliest.epoch, earliest.end_offset)
+        return EpochEnd(found, end_offset)
+
+    def control_entries(self) -> list[AppendedControl]:
+        """Return the control records of the latest snapshot and of the log behind it. Raises MetadataLogError and OSError."""
+        latest = self.latest_snapshot
+        found: list[AppendedControl] = []
+        if latest is not None:
+            first = next(self.snapshot_batches(latest), None)
+            if first is not None:
+                found += (at._replace(offset=latest.end_offset - 1) for at in control_entries_of(first))
+        behind = max(latest.end_offset if latest is not None else 0, self.start_offset)
+        for batch in self.batches(behind, self.end_offset, control_only=True):
+            found += control_entries_of(batch)
+        return found
 
     def unflushed_paths(self) -> list[str]:
         """Return the paths to flush to make the records durable: segments, and the directory if its files have changed."""
@@ -261,42 +290,71 @@ class MetadataLog:
             self._unflushed_directories.clear()
         return segments
 
-    def append(self, batches: bytes, now_ms: int) -> None:
+    def append(self, batches: bytes, wall_ms: int) -> None:
         """Append complete batches with offsets and epochs. Raises AppendError."""
-        self.log.append_as_follower(memoryview(batches), now_ms)
+        self._appended_ms = wall_ms
+        self.log.append_as_follower(memoryview(batches), wall_ms)
 
-    def append_as_follower(self, records: bytes, epoch: int, now_ms: int) -> FollowerAppend:
-        """Append those of the leader's batches that continue the log, as the module's table says; `epoch` is the node's."""
-        control_records: list[tuple[int, ControlRecord]] = []
+    def start_epoch(self, epoch: int) -> None:
+        """Record that an epoch begins at the end of the log, before its leader appends."""
+        self.log.leader_epochs.assign(epoch, self.end_offset, is_written=False)
+
+    def append_control(self, epoch: int, entries: Sequence[ControlEntry], now_ms: int) -> int:
+        """Append control records as one batch; return the offset of the first."""
+        base_offset, wall_ms = self.end_offset, self._wall.at(now_ms)
+        records = [control_record_of(entry) for entry in entries]
+        self.append(encode_control_batch(records, base_offset, epoch, wall_ms), wall_ms)
+        return base_offset
+
+    def append_as_leader(self, epoch: int, records: Records, now_ms: int) -> int:
+        """Append records, given as their encoded values, as one batch; return the offset of the last. Raises AppendError."""
+        values, wall_ms = cast(Sequence[bytes], records), self._wall.at(now_ms)
+        self.append(encode_data_batch(values, self.end_offset, epoch, wall_ms), wall_ms)
+        return self.end_offset - 1
+
+    def append_as_follower(self, epoch: int, records: Records, now_ms: int) -> list[AppendedControl]:
+        """Append those of the leader's batches that continue the log, as the module's table says; `epoch` is the node's.
+
+        Return their control records.
+        """
+        data = cast(bytes, records)
+        control_entries: list[AppendedControl] = []
         accepted, next_offset, refusal = 0, self.end_offset, ""
         try:
-            for batch in decode_batches(memoryview(records)[: _whole_batches(records)], control_only=True):
+            for batch in decode_batches(memoryview(data)[: _whole_batches(data)], control_only=True):
                 if batch.leader_epoch > epoch:
                     break
                 if batch.base_offset != next_offset:
                     refusal = f"a batch begins at offset {batch.base_offset} instead of {next_offset}"
                     break
-                control_records += ((batch.base_offset + at, record) for at, record in enumerate(batch.control_records))
+                control_entries += control_entries_of(batch)
                 next_offset = batch.last_offset + 1
                 accepted += batch.size_bytes
         except FormatError as error:
             refusal = f"the batch of offset {next_offset} is damaged: {error.message}"
         if accepted:
-            self.append(records[:accepted], now_ms)
-        return FollowerAppend(control_records, refusal)
+            self.append(data[:accepted], self._wall.at(now_ms))
+        if refusal:
+            text = f"{self.directory}: records of the leader of epoch {epoch} are refused: {refusal}"
+            self._report(WarningLine(text, path=self.directory, error=refusal))
+        return control_entries
 
-    def truncate_to(self, offset: int, now_ms: int) -> None:
+    def truncate_to(self, offset: int) -> None:
         """Remove the records from `offset` on, which is not below the log's start. Raises MetadataLogError and OSError."""
         if offset < self.start_offset:
             raise MetadataLogError(
                 f"{self.directory}: cannot truncate the log to offset {offset}, which is below its start, {self.start_offset}"
             )
         if offset < self.end_offset:
-            self._removed(self.log.truncate_to(offset, now_ms))
+            self._removed(self.log.truncate_to(offset, self._appended_ms))
 
-    def start_at(self, snapshot: SnapshotId, now_ms: int) -> None:
-        """Empty the log, and let it begin behind a snapshot, which becomes the earliest one. Raises OSError."""
-        self._removed(self.log.truncate_fully_and_start_at(snapshot.end_offset, now_ms))
+    def update_high_watermark(self, offset: int) -> None:
+        """Learn what is committed: only that may be removed for a snapshot."""
+        self.log.update_high_watermark(offset)
+
+    def _start_at(self, snapshot: SnapshotId) -> None:
+        """Empty the log, and let it begin behind a snapshot, which becomes the earliest one."""
+        self._removed(self.log.truncate_fully_and_start_at(snapshot.end_offset, self._appended_ms))
         while self.snapshots and self.snapshots[0] < snapshot:
             self._removable.append(self._set_aside(self.snapshots.pop(0)))
 
@@ -315,15 +373,15 @@ class MetadataLog:
         self.disk.rename(self.snapshot_path(snapshot), deleted)
         return deleted
 
-    def read_bytes(self, offset: int, max_bytes: int) -> bytes:
-        """Read whole batches from the one that contains `offset` to the end of the log: at most `max_bytes`, but at least one.
+    def read(self, offset: int, max_bytes: int) -> bytes | None:
+        """Read whole batches from the one that contains `offset` on: at most `max_bytes`, but at least one; None at the end.
 
         They are copied: a region of a file could be truncated while it is sent. Raises OffsetOutOfRangeError and OSError.
         """
         found = self.log.read(offset, max_bytes, limit_offset=self.end_offset)
-        return b"" if found.file is None else found.file.read_at(found.position, found.size)
+        return None if found.file is None else found.file.read_at(found.position, found.size)
 
-    def read(self, offset: int, limit_offset: int, *, control_only: bool = False) -> Iterator[MetadataBatch]:
+    def batches(self, offset: int, limit_offset: int, *, control_only: bool = False) -> Iterator[MetadataBatch]:
         """Yield the batches from the one that contains `offset` to `limit_offset`, or only those with control records.
 
         Raises MetadataLogError for damage.
@@ -348,7 +406,7 @@ class MetadataLog:
         """Return the path of a snapshot."""
         return f"{self.directory}/{metadata_snapshot_name(snapshot.end_offset, snapshot.epoch, state)}"
 
-    def read_snapshot(self, snapshot: SnapshotId) -> Iterator[MetadataBatch]:
+    def snapshot_batches(self, snapshot: SnapshotId) -> Iterator[MetadataBatch]:
         """Yield the batches of a snapshot. Raises MetadataLogError for damage."""
         path = self.snapshot_path(snapshot)
         yield from read_snapshot_file(self.disk, path)
@@ -362,8 +420,8 @@ class MetadataLog:
             return None
         return self.disk.size(self.snapshot_path(snapshot))
 
-    def read_snapshot_bytes(self, snapshot: SnapshotId, position: int, max_bytes: int) -> bytes:
-        """Read a piece of a snapshot. Raises OSError."""
+    def read_snapshot(self, snapshot: SnapshotId, position: int, max_bytes: int) -> bytes:
+        """Read a piece of a snapshot."""
         file = self.disk.open_file(self.snapshot_path(snapshot))
         try:
             return file.read_at(position, max_bytes)
@@ -375,20 +433,25 @@ class MetadataLog:
         stem, dot, suffix = metadata_snapshot_name(snapshot.end_offset, snapshot.epoch).rpartition(".")
         return f"{self.directory}/{stem}-{number}{dot}{suffix}{FileState.PARTIAL.value}"
 
-    def begin_part(self, snapshot: SnapshotId) -> None:
-        """Begin the file of a snapshot that is fetched from the leader. Raises OSError."""
-        self.drop_part(snapshot)
+    def begin_snapshot(self, snapshot: SnapshotId) -> None:
+        """Begin the file of a snapshot that is fetched from the leader."""
+        self.drop_snapshot(snapshot)
         self.disk.append(self.part_path(snapshot, FETCHED_PART), b"")
 
-    def append_part(self, snapshot: SnapshotId, data: bytes) -> None:
-        """Append the next bytes of a snapshot that is fetched. Raises OSError."""
-        self.disk.append(self.part_path(snapshot, FETCHED_PART), data)
+    def append_snapshot(self, snapshot: SnapshotId, data: Records) -> None:
+        """Append the next bytes of a snapshot that is fetched."""
+        self.disk.append(self.part_path(snapshot, FETCHED_PART), cast(bytes, data))
 
-    def drop_part(self, snapshot: SnapshotId) -> None:
-        """Remove what was fetched of a snapshot. Raises OSError."""
+    def drop_snapshot(self, snapshot: SnapshotId) -> None:
+        """Remove what was fetched of a snapshot."""
         path = self.part_path(snapshot, FETCHED_PART)
         if self.disk.exists(path):
             self.disk.remove(path)
+
+    def finish_snapshot(self, snapshot: SnapshotId) -> None:
+        """Let a snapshot that is fetched and flushed replace the log, which begins behind it."""
+        self.publish_snapshot(snapshot, FETCHED_PART)
+        self._start_at(snapshot)
 
     def publish_snapshot(self, snapshot: SnapshotId, number: int = WRITTEN_PART) -> None:
         """Rename a snapshot that is complete and flushed."""
@@ -414,7 +477,7 @@ class MetadataLog:
                 return True
         if config.retention_ms < 0:
             return False
-        header = next(self.read_snapshot(snapshot), None)
+        header = next(self.snapshot_batches(snapshot), None)
         if header is None or not header.control_records or header.control_records[0].message is None:
             return True
         return bool(now_ms - header.control_records[0].message.last_contained_log_timestamp > config.retention_ms)

@@ -99,9 +99,9 @@ def test_everybody_comes_to_the_same_image(tmp_path: Path, seed: int) -> None:
     assert not [line for line in node.lines if "fault" in line]
     log = node.core.raft.log
     image = MetadataImage()
-    (voters, *_) = log.read_snapshot(log.snapshots[0])
+    (voters, *_) = log.snapshot_batches(log.snapshots[0])
     apply(image, voters)
-    for batch in log.read(0, log.end_offset):
+    for batch in log.batches(0, log.end_offset):
         apply(image, batch)
         if image.pending_records is None:
             again = MetadataImage()

@@ -74,7 +74,7 @@ def test_slices_see_one_moment(tmp_path: Path) -> None:
     assert snapshot not in raft.log.snapshots, "it takes more slices than these"
     node.run()
     image = MetadataImage()
-    for batch in raft.log.read_snapshot(snapshot):
+    for batch in raft.log.snapshot_batches(snapshot):
         for control in batch.control_records:
             image.apply_control(control)
         for record in batch.records:

@@ -100,10 +100,10 @@ def test_a_snapshot_has_only_what_is_committed(tmp_path: Path) -> None:
     snapshot = log.snapshots[-1]
     assert snapshot.end_offset <= node.core.raft.high_watermark
     image, expected = MetadataImage(), MetadataImage()
-    for batch in log.read_snapshot(snapshot):
+    for batch in log.snapshot_batches(snapshot):
         for record in batch.records:
             image.apply(record)
-    for batch in log.read(0, snapshot.end_offset):
+    for batch in log.batches(0, snapshot.end_offset):
         for record in batch.records:
             expected.apply(record)
     assert contents(image) == contents(expected)

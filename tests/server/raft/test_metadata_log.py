@@ -8,9 +8,20 @@ from pathlib import Path
 
 import pytest
 
+from kcli.format.kafka_uuid import Uuid
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.file_cache import FileCache
+from kcli.log.wall_time import WallTime
 from kcli.protocol.control_records import LEADER_CHANGE
+from kcli.server.raft.messages import (
+    AppendedControl,
+    KRaftVersionEntry,
+    LeaderChangeEntry,
+    ListenerEndpoint,
+    ReplicaKey,
+    VoterNode,
+    VotersEntry,
+)
 from kcli.server.raft.metadata_batches import (
     encode_control_batch,
     encode_data_batch,
@@ -19,7 +30,6 @@ from kcli.server.raft.metadata_batches import (
     new_record,
 )
 from kcli.server.raft.metadata_log import (
-    FETCHED_PART,
     MetadataLog,
     MetadataLogConfig,
     MetadataLogError,
@@ -28,12 +38,13 @@ from kcli.server.raft.metadata_log import (
 
 NOW_MS = 1_700_000_000_000
 LARGE = MetadataLogConfig()
+REFUSALS: list[str] = []
 SMALL = MetadataLogConfig(segment_bytes=200)
 
 
 def opened(directory: Path, config: MetadataLogConfig = LARGE) -> MetadataLog:
     disk = OsDisk()
-    return MetadataLog.open(disk, FileCache(disk), str(directory), config, NOW_MS)
+    return MetadataLog.open(disk, FileCache(disk), str(directory), config, WallTime(), NOW_MS, REFUSALS.append)
 
 
 def data(base_offset: int, epoch: int, count: int = 1) -> bytes:
@@ -52,34 +63,70 @@ def filled(directory: Path, config: MetadataLogConfig = LARGE) -> MetadataLog:
     return log
 
 
+def with_snapshot(log: MetadataLog, snapshot: SnapshotId, contents: bytes = b"x") -> None:
+    """Let the log fetch a snapshot."""
+    log.begin_snapshot(snapshot)
+    log.append_snapshot(snapshot, contents)
+    log.finish_snapshot(snapshot)
+
+
 def contents(log: MetadataLog) -> list[tuple[int, int]]:
-    return [(batch.base_offset, batch.leader_epoch) for batch in log.read(log.start_offset, log.end_offset)]
+    return [(batch.base_offset, batch.leader_epoch) for batch in log.batches(log.start_offset, log.end_offset)]
 
 
-def test_a_follower_takes_whole_batches_and_learns_their_control_records(tmp_path: Path) -> None:
+@pytest.fixture(autouse=True)
+def refusals() -> list[str]:
+    """What the logs of a test report."""
+    REFUSALS.clear()
+    return REFUSALS
+
+
+def test_a_follower_takes_whole_batches_and_learns_their_control_records(tmp_path: Path, refusals: list[str]) -> None:
     """The last batch of an answer may be cut by the leader's limit; it is fetched again."""
     log = opened(tmp_path / "log")
-    appended = log.append_as_follower(leader_change(0, 1) + data(1, 1, 2) + data(3, 1)[:-1], 1, NOW_MS)
-    assert [(offset, record.type_id) for offset, record in appended.control_records] == [(0, LEADER_CHANGE)]
-    assert (log.end_offset, appended.refusal) == (3, "")
-    assert log.append_as_follower(b"", 1, NOW_MS) == ([], "")
+    appended = log.append_as_follower(1, leader_change(0, 1) + data(1, 1, 2) + data(3, 1)[:-1], NOW_MS)
+    assert appended == [AppendedControl(0, LeaderChangeEntry(1, (1, 2), (1,)))]
+    assert log.append_as_follower(1, b"", NOW_MS) == []
+    assert (log.end_offset, refusals) == (3, [])
 
 
-def test_a_follower_stops_at_a_batch_of_a_later_epoch(tmp_path: Path) -> None:
+def test_a_follower_stops_at_a_batch_of_a_later_epoch(tmp_path: Path, refusals: list[str]) -> None:
     """KAFKA-18723: such a batch was written by a leader that this node has not followed yet."""
     log = opened(tmp_path / "log")
-    appended = log.append_as_follower(data(0, 1) + data(1, 2) + data(2, 1), 1, NOW_MS)
-    assert (contents(log), appended.refusal) == ([(0, 1)], "")
+    log.append_as_follower(1, data(0, 1) + data(1, 2) + data(2, 1), NOW_MS)
+    assert (contents(log), refusals) == ([(0, 1)], [])
 
 
-def test_a_follower_stops_at_damage_and_at_a_gap(tmp_path: Path) -> None:
-    """What comes before is kept; the reason names the offset."""
+def test_a_follower_stops_at_damage_and_at_a_gap(tmp_path: Path, refusals: list[str]) -> None:
+    """What comes before is kept; the log line names the offset."""
     log = opened(tmp_path / "log")
     damaged = bytearray(data(1, 1))
     damaged[-1] ^= 1
-    assert "the batch of offset 1 is damaged" in log.append_as_follower(data(0, 1) + bytes(damaged), 1, NOW_MS).refusal
-    assert "begins at offset 5 instead of 1" in log.append_as_follower(data(5, 1), 1, NOW_MS).refusal
+    log.append_as_follower(1, data(0, 1) + bytes(damaged), NOW_MS)
+    log.append_as_follower(1, data(5, 1), NOW_MS)
     assert contents(log) == [(0, 1)]
+    assert ["the batch of offset 1 is damaged" in line for line in refusals] == [True, False]
+    assert "a batch begins at offset 5 instead of 1" in refusals[1]
+
+
+def test_a_leader_writes_what_a_follower_reads(tmp_path: Path) -> None:
+    """Control records and values of records; also those of voters, by ascending id, whose range of kraft.version may differ."""
+    leader, follower = opened(tmp_path / "leader"), opened(tmp_path / "follower")
+    voters = tuple(
+        VoterNode(
+            ReplicaKey(node_id, Uuid(bytes(15) + bytes([node_id]))), (ListenerEndpoint("C", "::1", 9093),), 0, node_id - 1
+        )
+        for node_id in (1, 2)
+    )
+    entries = [LeaderChangeEntry(1, (1, 2), (2,)), KRaftVersionEntry(1), VotersEntry(voters)]
+    leader.start_epoch(3)
+    assert leader.append_control(3, entries, NOW_MS) == 0
+    assert leader.append_as_leader(3, [encode_metadata_record(new_record("NoOpRecord"))] * 2, NOW_MS) == 4
+    records = leader.read(0, 1_000_000)
+    assert records is not None
+    expected = [AppendedControl(offset, entry) for offset, entry in enumerate(entries)]
+    assert follower.append_as_follower(3, records, NOW_MS) == expected == follower.control_entries()
+    assert (follower.end_offset, follower.last_epoch) == (5, 3)
 
 
 @pytest.mark.parametrize(
@@ -93,8 +140,7 @@ def test_the_end_of_an_epoch_is_the_start_of_the_next_one(tmp_path: Path, epoch:
 def test_a_log_behind_a_snapshot_ends_earlier_epochs_at_the_snapshot(tmp_path: Path) -> None:
     """A follower of an earlier epoch learns that the logs can agree only there; the last epoch is the snapshot's."""
     log = opened(tmp_path / "log")
-    log.start_at(SnapshotId(10, 3), NOW_MS)
-    log.snapshots = [SnapshotId(10, 3)]
+    with_snapshot(log, SnapshotId(10, 3))
     assert (log.last_epoch, log.start_offset, log.end_offset) == (3, 10, 10)
     assert log.end_of_epoch(3) == log.end_of_epoch(9) == (3, 10)
     log.append(data(10, 5), NOW_MS)
@@ -105,9 +151,9 @@ def test_a_log_behind_a_snapshot_ends_earlier_epochs_at_the_snapshot(tmp_path: P
 def test_a_truncated_log_is_that_of_the_leader_also_after_a_restart(tmp_path: Path, config: MetadataLogConfig) -> None:
     """Records and epochs from the offset on are gone, later ones follow, and nothing removed is opened again."""
     log = filled(tmp_path / "log", config)
-    log.truncate_to(10, NOW_MS)
+    log.truncate_to(10)
     assert (contents(log), log.last_epoch, log.end_of_epoch(4)) == ([(0, 1), (5, 1)], 1, (1, 10))
-    log.truncate_to(10, NOW_MS)  # nothing to remove
+    log.truncate_to(10)  # nothing to remove
     log.append(data(10, 5), NOW_MS)
     expected = [(0, 1), (5, 1), (10, 5)]
     assert contents(log) == expected
@@ -118,7 +164,7 @@ def test_removed_segments_are_flushed_before_what_replaces_them(tmp_path: Path) 
     """Else a loss of power between two flushes could leave new records in front of the old segments."""
     log = filled(tmp_path / "log", SMALL)
     log.log.mark_flushed(log.end_offset)
-    log.truncate_to(7, NOW_MS)
+    log.truncate_to(7)
     paths = log.unflushed_paths()
     assert paths[0] == log.directory
     assert paths[1].endswith(".log")
@@ -131,18 +177,18 @@ def test_removed_segments_are_flushed_before_what_replaces_them(tmp_path: Path) 
 def test_a_log_is_not_truncated_below_its_start(tmp_path: Path) -> None:
     """The records there exist as a snapshot only, and were committed."""
     log = opened(tmp_path / "log")
-    log.start_at(SnapshotId(10, 3), NOW_MS)
+    with_snapshot(log, SnapshotId(10, 3))
     with pytest.raises(MetadataLogError, match="below its start, 10"):
-        log.truncate_to(9, NOW_MS)
+        log.truncate_to(9)
 
 
 def test_pieces_of_a_log_are_whole_batches(tmp_path: Path) -> None:
     """At least one is read, whatever the limit; at the end there is none."""
     log = filled(tmp_path / "log")
     first = data(0, 1, 5)
-    assert log.read_bytes(0, 1) == log.read_bytes(3, len(first) + 5) == first
-    assert log.read_bytes(15, 1_000_000) == data(15, 4, 5)
-    assert log.read_bytes(20, 1_000_000) == b""
+    assert log.read(0, 1) == log.read(3, len(first) + 5) == first
+    assert log.read(15, 1_000_000) == data(15, 4, 5)
+    assert log.read(20, 1_000_000) is None
 
 
 def test_a_snapshot_is_fetched_by_pieces_and_then_replaces_the_log(tmp_path: Path) -> None:
@@ -154,16 +200,15 @@ def test_a_snapshot_is_fetched_by_pieces_and_then_replaces_the_log(tmp_path: Pat
     assert leader.snapshot_size(snapshot) == 100
     assert leader.snapshot_size(SnapshotId(41, 6)) is None
     assert leader.snapshot_size(SnapshotId(0, 0)) is None
-    log.begin_part(snapshot)
+    log.begin_snapshot(snapshot)
     for position in (0, 60):
-        log.append_part(snapshot, leader.read_snapshot_bytes(snapshot, position, 60))
-    log.begin_part(SnapshotId(50, 6))
-    log.publish_snapshot(snapshot, FETCHED_PART)
+        log.append_snapshot(snapshot, leader.read_snapshot(snapshot, position, 60))
+    log.begin_snapshot(SnapshotId(50, 6))
     log.snapshots.insert(0, older := SnapshotId(5, 1))
     log.disk.append(log.snapshot_path(older), b"x")
-    log.start_at(snapshot, NOW_MS)
+    log.finish_snapshot(snapshot)
     assert (log.start_offset, log.end_offset, log.last_epoch, log.snapshots) == (40, 40, 6, [snapshot])
-    assert log.read_snapshot_bytes(snapshot, 0, 1000) == bytes(range(100))
+    assert log.read_snapshot(snapshot, 0, 1000) == bytes(range(100))
     again = opened(tmp_path / "log")
     assert (again.start_offset, again.snapshots) == (40, [snapshot])
     assert not [path for path in (tmp_path / "log").iterdir() if path.name.endswith((".part", ".deleted"))]
