@@ -66,6 +66,7 @@ add.partitions.to.txn.retry.backoff.max.ms: How long a produce waits for the end
 add.partitions.to.txn.retry.backoff.ms: The time between two attempts to add a partition to a transaction, in ms.
 advertised.listeners: The addresses for clients and other brokers; by default those of listeners.
 auto.create.topics.enable: Whether a topic is created when a client requests its metadata.
+auto.leader.rebalance.enable: Whether the controller returns leaderships to the preferred leaders by itself.
 broker.heartbeat.interval.ms: The interval of a broker's heartbeats to the controller, in ms.
 broker.id: The older name of node.id.
 broker.rack: The rack of the broker; the replicas of a partition are spread over racks.
@@ -153,6 +154,7 @@ kcli.max.open.transactions: The number of open transactions that a broker coordi
 Kafka; producers get CONCURRENT_TRANSACTIONS and try again to begin one more.
 kcli.recovery.quarantine.dir: The directory, outside of the log directories, for a copy of what recovery removes \
 after a crash; empty: no copy, as in Kafka.
+leader.imbalance.check.interval.seconds: How often the controller elects preferred leaders, in seconds.
 listener.security.protocol.map: The security protocol of each listener, as name:protocol.
 listeners: The addresses that are bound, each as name://host:port.
 log.cleaner.backoff.ms: The time until the compacted logs are checked again if none was dirty, in ms, at least 10.
@@ -227,6 +229,7 @@ transaction.state.log.replication.factor: The number of replicas of __transactio
 transaction.state.log.segment.bytes: The segment.bytes of __transaction_state, when it is created.
 transaction.two.phase.commit.enable: Whether producers may open transactions without a timeout, for an outer two-phase commit.
 transactional.id.expiration.ms: How long a transactional id without a transaction is kept after its last change, in ms.
+unclean.leader.election.interval.ms: How often the controller elects unclean leaders where that is allowed, in ms.
 unstable.api.versions.enable: Whether API versions are offered that Kafka has not released yet.
 """
 

@@ -143,7 +143,7 @@ class ClusterControlManager:
         broker = self._state.check_epoch(broker_id, request.broker_epoch)
         registration_offset = self._state.image.registration_offsets.get(broker_id, broker.broker_epoch)
         session = self._state.sessions.setdefault(broker_id, Session(info.now_ms))
-        current = _state_of(broker)
+        current = self._state_of(broker)
         following = self._next_state(broker, session, current, request, registration_offset)
         records: Iterable[Message | None] = ()
         if following is not current:
@@ -155,13 +155,21 @@ class ClusterControlManager:
                 records = _with_shutdown_offset(session, self._state.next_offset(), self._controlled_shutdown_records(broker))
         session.last_heartbeat_ms = info.now_ms
         session.metadata_offset = request.current_metadata_offset
+        is_fenced = following in (BrokerControlState.FENCED, BrokerControlState.SHUTDOWN_NOW)
+        if is_fenced:
+            session.controlled_shutdown_offset = -1
         directories = self._directory_records(broker, request)
         response = API_KEYS[BROKER_HEARTBEAT].response.new(
             is_caught_up=request.current_metadata_offset >= registration_offset,
-            is_fenced=following in (BrokerControlState.FENCED, BrokerControlState.SHUTDOWN_NOW),
+            is_fenced=is_fenced,
             should_shut_down=following is BrokerControlState.SHUTDOWN_NOW,
         )
         return ControllerResult(chain(records, directories), response)
+
+    def _state_of(self, broker: BrokerRegistration) -> BrokerControlState:
+        if self._state.is_stopping(broker.broker_id):
+            return BrokerControlState.CONTROLLED_SHUTDOWN
+        return BrokerControlState.FENCED if broker.is_fenced else BrokerControlState.UNFENCED
 
     def _next_state(
         self,
@@ -203,16 +211,15 @@ class ClusterControlManager:
         ]
         return min(offsets, default=INT64_MAX)
 
-    def expired_brokers(self, now_ms: int) -> list[BrokerRegistration]:
-        """Return the brokers that are not fenced and whose session has expired."""
+    def stale_broker(self, now_ms: int) -> BrokerRegistration | None:
+        """Return the broker that is not fenced and whose session expired first, or None."""
         deadline_ms = now_ms - self._state.session_timeout_ms
-        expired = []
-        for broker in self._state.image.brokers.values():
-            session = self._state.sessions.get(broker.broker_id)
-            last_ms = self._state.activated_ms if session is None else session.last_heartbeat_ms
-            if not broker.is_fenced and last_ms <= deadline_ms:
-                expired.append(broker)
-        return expired
+        stale = [
+            (session.last_heartbeat_ms, broker_id)
+            for broker_id, session in self._state.sessions.items()
+            if session.last_heartbeat_ms <= deadline_ms and not self._state.image.brokers[broker_id].is_fenced
+        ]
+        return self._state.image.brokers[min(stale)[1]] if stale else None
 
     # -------------------------------------------------------------------------------------------------- consequences
 
@@ -309,12 +316,6 @@ class ClusterControlManager:
             raise ApiError(error_codes.CONTROLLER_ID_NOT_REGISTERED, f"controller {controller_id} is not registered")
         record = new_record("UnregisterControllerRecord", controller_id=controller_id)
         return ControllerResult([record], API_KEYS[UNREGISTER_CONTROLLER].response.new(error_message=""))
-
-
-def _state_of(broker: BrokerRegistration) -> BrokerControlState:
-    if broker.is_fenced:
-        return BrokerControlState.FENCED
-    return BrokerControlState.CONTROLLED_SHUTDOWN if broker.is_in_controlled_shutdown else BrokerControlState.UNFENCED
 
 
 def _with_shutdown_offset(session: Session, base_offset: int, records: Iterable[Message | None]) -> Iterator[Message | None]:

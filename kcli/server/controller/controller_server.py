@@ -74,7 +74,12 @@ class ControllerServer:
             raft_settings, disk, files, timer.wall, flushes.flush, scheduler, report, on_storage_failure
         )
         self.state = ControllerState(cluster_id, rng, DynamicConfig(config, report), lambda: self.raft.next_offset)
-        times = ControllerTimes(config.get_int("metadata.max.idle.interval.ms"))
+        balances = config.get_bool("auto.leader.rebalance.enable")
+        times = ControllerTimes(
+            config.get_int("metadata.max.idle.interval.ms"),
+            config.get_int("leader.imbalance.check.interval.seconds") * 1000 if balances else 0,
+            config.get_int("unclean.leader.election.interval.ms"),
+        )
         self.controller = QuorumController(
             self.raft, self.state, ControlManagers(self.state), timer, scheduler, times, self._first_records, report
         )

@@ -8,6 +8,7 @@ not in the log: a new leader gives every broker that is not fenced a whole sessi
     -----------------------  ---------------------------------------------------------------------
     last heartbeat           its heartbeats; it is fenced after broker.session.timeout.ms without one
     metadata offset          its heartbeats: the offset up to which it has applied the metadata log
+    end of its shutdown      the offset that all active brokers must reach; -1 for a broker that is fenced or does not stop
     offset of registration   its RegisterBrokerRecord: a broker is unfenced when it has applied that
 
 PartitionIndex finds the partitions that a decision concerns, so that no decision scans all of them (Kafka: BrokersToIsrs,
@@ -112,6 +113,11 @@ class PartitionIndex:
         return list(self._without_leader)
 
     @property
+    def counts(self) -> tuple[int, int]:
+        """Return the number of partitions without a leader, and that of imbalanced ones."""
+        return len(self._without_leader), len(self._imbalanced)
+
+    @property
     def imbalanced(self) -> list[PartitionKey]:
         """Return the partitions that the preferred leader does not lead."""
         return list(self._imbalanced)
@@ -182,7 +188,7 @@ class ControllerImage(MetadataImage):
 
 
 class Session:
-    """The state of a broker that has sent a heartbeat."""
+    """The state of a broker that is not in the log (Kafka: BrokerHeartbeatManager)."""
 
     __slots__ = ("controlled_shutdown_offset", "last_heartbeat_ms", "metadata_offset")
 
@@ -211,7 +217,8 @@ class ControllerState:
         self.cluster_id = cluster_id
         self.node_id = dynamic.node_id
         self.session_timeout_ms = dynamic.get_int("broker.session.timeout.ms")
-        self.activated_ms = 0
+        # The end of the log when this process first knew a leader: its own broker registers behind it.
+        self.joined_offset: int | None = None
         self.rng = rng
         self.dynamic = dynamic
         self.next_offset = next_offset
@@ -291,17 +298,25 @@ class ControllerState:
             )
         return broker
 
+    def begin_sessions(self, now_ms: int) -> None:
+        """Begin a session of each broker that is not fenced, as a new leader does."""
+        self.sessions = {broker_id: Session(now_ms) for broker_id, broker in self.image.brokers.items() if not broker.is_fenced}
+
     def has_session(self, broker_id: int, now_ms: int) -> bool:
-        """Return whether a broker may be running: its session has not expired, or this controller is active for less time.
+        """Return whether a broker may be running: its session has not expired.
 
         An earlier process of this controller's own node cannot be running: this one has the lock of the log directories.
         """
         session = self.sessions.get(broker_id)
-        if session is not None:
-            return now_ms - session.last_heartbeat_ms < self.session_timeout_ms
-        broker = self.image.brokers.get(broker_id)
-        is_elsewhere = broker is not None and not broker.is_fenced and broker_id != self.node_id
-        return is_elsewhere and now_ms - self.activated_ms < self.session_timeout_ms
+        if session is None or now_ms - session.last_heartbeat_ms >= self.session_timeout_ms:
+            return False
+        registered = self.image.registration_offsets.get(broker_id, -1)
+        return broker_id != self.node_id or self.joined_offset is None or registered >= self.joined_offset
+
+    def is_stopping(self, broker_id: int) -> bool:
+        """Return whether a broker is in controlled shutdown. It is not any more when it is fenced, and may get replicas."""
+        session = self.sessions.get(broker_id)
+        return session is not None and session.controlled_shutdown_offset >= 0
 
     def is_active(self, broker_id: int) -> bool:
         """Return whether a broker is registered, not fenced and not shutting down: it may lead partitions."""
@@ -417,6 +432,17 @@ class ControllerState:
             change.target_isr = [replica for replica in topic.partitions[index].isr if replica not in (removed, unclean)]
             change.unclean_replicas = () if unclean == NO_LEADER else (unclean,)
             yield change.build()
+
+    def preferred_elections(self) -> Iterator[Message | None]:
+        """Yield the elections of preferred leaders, and None for a partition that keeps its leader."""
+        for topic, index in self.existing(self.image.index.imbalanced):
+            yield self.change(topic, index, election=Election.PREFERRED).build()
+
+    def unclean_elections(self) -> Iterator[Message | None]:
+        """Yield unclean elections of partitions without a leader whose topic allows them, and None for others."""
+        for topic, index in self.existing(self.image.index.without_leader):
+            is_allowed = self.is_unclean_allowed(topic)
+            yield self.change(topic, index, election=Election.UNCLEAN).build() if is_allowed else None
 
     def check_assignment(self, index: int, replicas: Sequence[int], expected: int | None, *, is_new: bool = True) -> None:
         """Check the replicas assigned to a partition; `expected` is their number in other partitions. Raises ApiError.

@@ -15,8 +15,20 @@ decision is based on half of another one, and the other users of the event loop 
 
 Only the active controller (the leader of the quorum) decides; others answer NOT_CONTROLLER. When a controller loses the
 leadership, the records that it appended and that are not committed are reverted in its image; what later leaders write is then
-applied to it. The active controller itself fences brokers whose session has expired, and appends a NoOp record if nothing was
-appended for metadata.max.idle.interval.ms, so that followers and observers see the high watermark advance.
+applied to it.
+
+The active controller decides some things itself, the first time one interval after it became active:
+
+    task                 each                                     does
+    -------------------  ---------------------------------------  ------------------------------------------------------
+    NoOp record          metadata.max.idle.interval.ms            if nothing was appended: followers and observers see the
+                                                                  high watermark advance
+    sessions             broker.session.timeout.ms / 8            fences the broker whose session expired first; one a run,
+                                                                  so that the next decision sees what follows from it
+    preferred leaders    leader.imbalance.check.interval.seconds  elects them (auto.leader.rebalance.enable)
+    unclean elections    unclean.leader.election.interval.ms      of partitions without a leader whose topic allows them
+
+Of elections a run makes at most MAX_ELECTIONS records; the rest follow at once, as decisions of their own.
 
 QuorumControllerMetrics counts elections by their kind, expired sessions, and records that do not fit.
 
@@ -87,6 +99,10 @@ _MAY_BE_SPLIT = frozenset((BROKER_REGISTRATION, BROKER_HEARTBEAT, UNREGISTER_BRO
 SLICE_RECORDS = 100
 # The number of records in a batch of those that may be split. It is appended and applied in one time slice, 10 us a record.
 SPLIT_RECORDS = 300
+_CHECKS_PER_SESSION = 8
+_UNCLEAN_TEXT = "elected leaders of {} partition(s) that had none; records may be lost: unclean.leader.election.enable is true"
+# The number of elections in a run of a periodic task, as in Kafka (MAX_ELECTIONS_PER_IMBALANCE).
+MAX_ELECTIONS = 1000
 Respond = Callable[[Message], None]
 
 
@@ -94,6 +110,8 @@ class ControllerTimes(NamedTuple):
     """The intervals of the controller's own work; 0 disables it."""
 
     max_idle_interval_ms: int = 500
+    preferred_leaders_ms: int = 300_000
+    unclean_elections_ms: int = 300_000
 
 
 class QuorumController:
@@ -122,7 +140,7 @@ class QuorumController:
         self._is_deciding = False  # a decision is between two time slices, or waits for its first
         self._queue: deque[Callable[[int], Iterator[None]]] = deque()
         self._last_append_ms = 0
-        self._check_due_ms = 0
+        self._activations = 0  # periodic tasks belong to one
         self.is_active = False
         self.metrics = QuorumControllerMetrics()
 
@@ -150,15 +168,15 @@ class QuorumController:
     def on_leader_change(self, leader_id: int, epoch: int, now_ms: int) -> None:
         """Become the active controller, or stop being it."""
         self.metrics.new_leaders += leader_id >= 0
+        if leader_id >= 0 and self.state.joined_offset is None:
+            self.state.joined_offset = self._raft.next_offset
         if self._raft.is_leader and not self.is_active:
             self.is_active = True
-            self.state.activated_ms = now_ms
-            self.state.sessions.clear()
+            self.state.begin_sessions(now_ms)
             self._last_append_ms = now_ms
             for records in self._first_records():
                 self._append_now(records, now_ms)
-            self._schedule_idle_check(now_ms)
-            self._schedule_session_check(now_ms)
+            self._begin_tasks(now_ms)
         elif self.is_active and not self._raft.is_leader:
             self._resign()
 
@@ -320,41 +338,74 @@ class QuorumController:
                 self._resign()
                 return
 
-    # ------------------------------------------------------------------------------------------------ periodic checks
+    # ------------------------------------------------------------------------------------------------- periodic tasks
 
-    def _schedule_idle_check(self, now_ms: int) -> None:
-        if self._times.max_idle_interval_ms > 0:
-            self._timer.schedule(self._last_append_ms + self._times.max_idle_interval_ms, self._write_no_op)
+    def _begin_tasks(self, now_ms: int) -> None:
+        self._activations += 1
+        times = self._times
+        self._repeat(times.max_idle_interval_ms, self._write_no_op, now_ms)
+        self._repeat(max(1, self.state.session_timeout_ms // _CHECKS_PER_SESSION), self._check_sessions, now_ms)
+        self._repeat(times.preferred_leaders_ms, self._elect_preferred_leaders, now_ms)
+        self._repeat(times.unclean_elections_ms, self._elect_unclean_leaders, now_ms)
 
-    def _write_no_op(self, now_ms: int) -> None:
-        if not self.is_active:
-            return
-        if now_ms - self._last_append_ms >= self._times.max_idle_interval_ms and not self._is_deciding:
+    def _repeat(self, interval_ms: int, task: Callable[[int, bool], int | None], now_ms: int) -> None:
+        """Call `task(now_ms, is_late)` each interval while this controller is active; it may return another next time.
+
+        A task is late if the timer reached it a whole interval after its time.
+        """
+        activation, due_ms = self._activations, now_ms + interval_ms
+
+        def run(now_ms: int) -> None:
+            nonlocal due_ms
+            if self.is_active and self._activations == activation:
+                due_ms = task(now_ms, now_ms - due_ms >= interval_ms) or now_ms + interval_ms
+                self._timer.schedule(due_ms, run)
+
+        if interval_ms > 0:
+            self._timer.schedule(due_ms, run)
+
+    def _write_no_op(self, now_ms: int, is_late: bool = False) -> int | None:
+        interval_ms = self._times.max_idle_interval_ms
+        if self._is_deciding:
+            return None
+        if now_ms - self._last_append_ms >= interval_ms:
             self._enqueue(partial(self._append_unasked, [new_record("NoOpRecord")]), now_ms)
             self._last_append_ms = now_ms
-        self._schedule_idle_check(now_ms)
+        return self._last_append_ms + interval_ms
 
-    @property
-    def _check_interval_ms(self) -> int:
-        return max(1, self.state.session_timeout_ms // 4)
-
-    def _check_sessions(self, now_ms: int) -> None:
-        if not self.is_active:
-            return
+    def _check_sessions(self, now_ms: int, is_late: bool = False) -> None:
         # If this check runs late, the process was stopped, and heartbeats wait to be read: they are handled first. Nor may a
         # broker be fenced in the middle of a decision.
-        if now_ms - self._check_due_ms < self._check_interval_ms and not self._is_deciding:
-            for broker in self._managers.cluster.expired_brokers(now_ms):
-                self.metrics.timed_out_heartbeats += 1
-                text = f"broker {broker.broker_id} sent no heartbeat for {self.state.session_timeout_ms} ms and is fenced"
-                self._report(WarningLine(text, broker=broker.broker_id))
-                records = self._managers.cluster.fence_records(broker)
-                self._enqueue(partial(self._append_unasked, records), now_ms)
-        self._schedule_session_check(now_ms)
+        broker = None if is_late or self._is_deciding else self._managers.cluster.stale_broker(now_ms)
+        if broker is not None:
+            self.metrics.timed_out_heartbeats += 1
+            text = f"broker {broker.broker_id} sent no heartbeat for {self.state.session_timeout_ms} ms and is fenced"
+            self._report(WarningLine(text, broker=broker.broker_id))
+            self._enqueue(partial(self._append_unasked, self._managers.cluster.fence_records(broker)), now_ms)
 
-    def _schedule_session_check(self, now_ms: int) -> None:
-        self._check_due_ms = now_ms + self._check_interval_ms
-        self._timer.schedule(self._check_due_ms, self._check_sessions)
+    def _elect_preferred_leaders(self, now_ms: int, is_late: bool = False) -> None:
+        self._enqueue(partial(self._elect, self.state.preferred_elections, ""), now_ms)
+
+    def _elect_unclean_leaders(self, now_ms: int, is_late: bool = False) -> None:
+        self._enqueue(partial(self._elect, self.state.unclean_elections, _UNCLEAN_TEXT), now_ms)
+
+    def _elect(self, elections: Callable[[], Iterator[Message | None]], text: str, now_ms: int) -> Iterator[None]:
+        """Append at most MAX_ELECTIONS of the records; the rest are the next decision. `text` is the log line for them."""
+        made = 0
+
+        def counted() -> Iterator[Message | None]:
+            nonlocal made
+            for record in elections():
+                made += record is not None
+                yield record
+                if made == MAX_ELECTIONS:
+                    return
+
+        yield from self._append_unasked(counted(), now_ms)
+        if made and text:
+            self._report(WarningLine(text.format(made)))
+        if made == MAX_ELECTIONS and self.is_active:
+            self._enqueue(partial(self._elect, elections, text), now_ms)
 
     def _append_unasked(self, records: Iterable[Message | None], now_ms: int) -> Iterator[None]:
         """Append records that no client asked for."""

@@ -182,7 +182,7 @@ class ReplicationControlManager:
         return [
             UsableBroker(broker.broker_id, broker.rack or "", broker.is_fenced)
             for broker in sorted(self._state.image.brokers.values(), key=lambda broker: broker.broker_id)
-            if not broker.is_in_controlled_shutdown
+            if not self._state.is_stopping(broker.broker_id)
             and not (broker.log_dirs and set(broker.log_dirs) <= set(broker.cordoned_log_dirs or ()))
         ]
 

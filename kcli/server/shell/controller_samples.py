@@ -50,12 +50,8 @@ def _state(broker: BrokerRegistration) -> int:
 
 def _sample_topics(controller: ControllerServer, raw: RawSamples) -> None:
     image = controller.state.image
-    partitions = offline = imbalanced = 0
-    for topic in image.topics.values():
-        partitions += len(topic.partitions)
-        for partition in topic.partitions.values():
-            offline += partition.leader < 0
-            imbalanced += partition.leader != partition.replicas[0]
+    partitions = sum(len(topic.partitions) for topic in image.topics.values())
+    offline, imbalanced = image.index.counts
     raw.add("kafka_controller_kafkacontroller_globaltopiccount", len(image.topics))
     raw.add("kafka_controller_kafkacontroller_globalpartitioncount", partitions)
     raw.add("kafka_controller_kafkacontroller_offlinepartitionscount", offline)
