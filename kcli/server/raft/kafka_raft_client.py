@@ -45,7 +45,7 @@ from kcli.server.raft.metadata_batches import (
     leader_change_message,
 )
 from kcli.server.raft.metadata_log import MetadataLog, MetadataLogConfig
-from kcli.server.raft.quorum_state import QuorumState, QuorumStateStore, Role
+from kcli.server.raft.quorum_state import OneVoterState, QuorumStateStore, Role
 from kcli.server.raft.voter_set import BEFORE_THE_LOG, VoterSetHistory, voters_message
 from kcli.server.scheduler import Scheduler
 from kcli.state.metadata_values import Voter
@@ -184,7 +184,7 @@ class KafkaRaftClient:
         own = self.history.voters.get(config.node_id)
         is_voter = own is not None and (self.history.kraft_version == 0 or own.directory_id == config.directory_id)
         is_only_voter = is_voter and len(self.history.voters) == 1
-        self.quorum = QuorumState(config.node_id, config.directory_id, is_voter=is_voter, is_only_voter=is_only_voter)
+        self.quorum = OneVoterState(config.node_id, config.directory_id, is_voter=is_voter, is_only_voter=is_only_voter)
         self.quorum.restore(stored_state, self.log.last_epoch)
         latest = self.log.latest_snapshot
         if latest is not None:

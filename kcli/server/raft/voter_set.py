@@ -17,11 +17,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kcli.format.java_text import parse_integer
-from kcli.format.kafka_uuid import Uuid
+from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.format.primitives import FormatError
 from kcli.protocol.control_records import KRAFT_VERSION, KRAFT_VOTERS, LEADER_CHANGE, ControlRecord
 from kcli.protocol.message import Message
 from kcli.protocol.message_types import message_type
+from kcli.server.raft.messages import AppendedControl, Endpoints, KRaftVersionEntry, ReplicaKey, VoterNode, Voters, VotersEntry
 from kcli.state.metadata_values import Voter, voters_of
 
 # The offset of voters that are not in the log yet, but only in the snapshot at offset 0 that formatting writes.
@@ -131,3 +132,99 @@ class VoterSetHistory:
         """Make this node the voter of a static quorum, if no voters are known and it is recorded as the only one."""
         if not self.voters and self.recorded_voter_ids == (own.voter_id,):
             self._static = {own.voter_id: own}
+
+
+# -------------------------------------------------------------------------------------------- the voters of the raft core
+
+
+def find_voter(voters: Voters, node_id: int) -> VoterNode | None:
+    """Return the voter with a node id, or None."""
+    return next((voter for voter in voters if voter.key.node_id == node_id), None)
+
+
+def is_voter(voters: Voters, key: ReplicaKey) -> bool:
+    """Return True for a voter; its directory counts only if the voters have directory ids."""
+    voter = find_voter(voters, key.node_id)
+    return voter is not None and voter.key.directory_id in (ZERO_UUID, key.directory_id)
+
+
+def voter_ids(voters: Voters) -> tuple[int, ...]:
+    """Return the node ids of voters."""
+    return tuple(voter.key.node_id for voter in voters)
+
+
+def with_voter(voters: Voters, voter: VoterNode) -> Voters:
+    """Return the voters with one added, or replaced if its node is a voter already."""
+    others = (one for one in voters if one.key.node_id != voter.key.node_id)
+    return tuple(sorted((*others, voter), key=lambda one: one.key.node_id))
+
+
+def address_on(endpoints: Endpoints, listener: str) -> tuple[str, int] | None:
+    """Return host and port of a listener, whose name is compared in upper case."""
+    return next(((at.host, at.port) for at in endpoints if at.listener.upper() == listener.upper()), None)
+
+
+class VoterHistory:
+    """The voters and the levels of kraft.version by the offsets of their records, which count as soon as they are appended.
+
+    A truncation of the log takes them back. The records of a snapshot have the offset before its end; of 0-0.checkpoint -1.
+    """
+
+    __slots__ = ("_kraft_versions", "_static", "_voters")
+
+    def __init__(self, static_voters: Voters) -> None:
+        self._static = static_voters
+        self._voters: tuple[tuple[int, Voters], ...] = ()
+        self._kraft_versions: tuple[tuple[int, int], ...] = ()
+
+    def copy(self) -> VoterHistory:
+        """Return a copy that shares nothing that changes."""
+        twin = VoterHistory(self._static)
+        twin._voters, twin._kraft_versions = self._voters, self._kraft_versions
+        return twin
+
+    def digest(self) -> tuple[object, ...]:
+        """Return the state as a value that can be hashed."""
+        return (self._static, self._voters, self._kraft_versions)
+
+    @property
+    def voters(self) -> Voters:
+        """The voters at the end of the log."""
+        return self._voters[-1][1] if self._voters else self._static
+
+    @property
+    def voters_offset(self) -> int:
+        """The offset of the last record with voters; BEFORE_THE_LOG if the log has none."""
+        return self._voters[-1][0] if self._voters else BEFORE_THE_LOG
+
+    @property
+    def kraft_version(self) -> int:
+        """The level of kraft.version at the end of the log."""
+        return self._kraft_versions[-1][1] if self._kraft_versions else 0
+
+    def voters_before(self, offset: int) -> Voters:
+        """Return the voters of all records below `offset`, for a snapshot there."""
+        return next((voters for at, voters in reversed(self._voters) if at < offset), self._static)
+
+    def kraft_version_before(self, offset: int) -> int:
+        """Return the level of kraft.version of all records below `offset`."""
+        return next((version for at, version in reversed(self._kraft_versions) if at < offset), 0)
+
+    def apply(self, record: AppendedControl) -> None:
+        """Add a control record of the log or of a snapshot."""
+        entry = record.entry
+        if isinstance(entry, VotersEntry):
+            self._voters = (*self._voters, (record.offset, entry.voters))
+        elif isinstance(entry, KRaftVersionEntry):
+            self._kraft_versions = (*self._kraft_versions, (record.offset, entry.level))
+
+    def truncate_to(self, offset: int) -> None:
+        """Forget the records from `offset` on."""
+        self._voters = tuple(entry for entry in self._voters if entry[0] < offset)
+        self._kraft_versions = tuple(entry for entry in self._kraft_versions if entry[0] < offset)
+
+    def reload(self, records: Iterable[AppendedControl]) -> None:
+        """Forget everything, then add the control records of a snapshot and of the log behind it."""
+        self._voters = self._kraft_versions = ()
+        for record in records:
+            self.apply(record)

@@ -10,13 +10,13 @@ from kcli.format.kafka_uuid import Uuid
 from kcli.format.metadata_files import QuorumStateData
 from kcli.log.disk.os_disk import OsDisk
 from kcli.server.raft.metadata_log import MetadataLogError
-from kcli.server.raft.quorum_state import QuorumState, QuorumStateError, QuorumStateStore, Role
+from kcli.server.raft.quorum_state import OneVoterState, QuorumStateError, QuorumStateStore, Role
 
 DIRECTORY = Uuid(b"\1" * 16)
 
 
-def node(*, is_voter: bool = True) -> QuorumState:
-    return QuorumState(1, DIRECTORY, is_voter=is_voter, is_only_voter=is_voter)
+def node(*, is_voter: bool = True) -> OneVoterState:
+    return OneVoterState(1, DIRECTORY, is_voter=is_voter, is_only_voter=is_voter)
 
 
 def test_the_only_voter_goes_from_epoch_to_epoch() -> None:

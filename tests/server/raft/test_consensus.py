@@ -1,0 +1,98 @@
+"""Protects the quorum as a whole: several cores elect a leader, replicate, commit, and recover from a lost one."""
+
+from __future__ import annotations
+
+import pytest
+
+from kcli.server.raft.messages import Election, HighWatermarkMoved, SnapshotId
+from tests.server.raft.quorum_context import Context, MemoryLog, Network
+
+
+def quorum(*ids: int, observers: tuple[int, ...] = (), **settings: object) -> Network:
+    nodes = [Context(one, ids, random=100 * one, **settings) for one in (*ids, *observers)]  # type: ignore[arg-type]
+    return Network(nodes)
+
+
+@pytest.mark.parametrize("kraft_version", [0, 1])
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_voters_elect_a_leader_replicate_and_commit(size: int, kraft_version: int) -> None:
+    """One leader, and the same records and high watermark on all voters, with static and with dynamic voters."""
+    world = quorum(*range(1, size + 1), kraft_version=kraft_version)
+    world.advance(3000)
+    assert world.leaders == [1]
+    leader = world.nodes[1]
+    last = leader.append("a", "b")
+    leader.append("c")
+    world.advance(1000)
+    logs = [node.log.entries for node in world.nodes.values()]
+    assert all(log == logs[0] for log in logs)
+    assert {node.core.high_watermark for node in world.nodes.values()} == {last + 2}
+    assert all(node.core.quorum.epoch == leader.core.quorum.epoch for node in world.nodes.values())
+
+
+def test_the_only_voter_leads_at_once() -> None:
+    """Its start stores, appends and flushes in one go, and commits without another node."""
+    node = Context(1, (1,))
+    assert node.state == ("leader", 1, 1)
+    assert node.effects_of(HighWatermarkMoved)[-1].offset == node.log.end_offset == 3
+    node.append("a")
+    assert node.core.high_watermark == 4
+    node.advance(60_000)
+    assert node.state == ("leader", 1, 1)
+    again = Context(1, (1,), stored=Election(1, 1, None), log=node.log)
+    assert again.state == ("leader", 2, 1)
+
+
+def test_a_leader_that_is_cut_off_is_replaced_and_its_records_are_taken_back() -> None:
+    """It resigns, the others elect; what it appended alone is truncated when it returns."""
+    world = quorum(1, 2, 3)
+    world.advance(3000)
+    old = world.nodes[1]
+    old.append("committed")
+    world.advance(1000)
+    world.cut = lambda source, target: 1 in (source, target)
+    old.append("lost", "lost")
+    world.advance(15_000)
+    (new,) = world.leaders
+    assert new != 1
+    world.nodes[new].append("kept")
+    world.cut = lambda source, target: False
+    world.advance(5000)
+    assert [entry.value for entry in old.log.entries if isinstance(entry.value, str)] == ["committed", "kept"]
+    assert old.log.entries == world.nodes[new].log.entries
+    assert len({node.core.high_watermark for node in world.nodes.values()}) == 1
+
+
+def test_observers_replicate_and_do_not_vote() -> None:
+    """A broker finds the leader by the voters, follows it, and never asks for votes."""
+    world = quorum(1, 2, 3)
+    broker = Context(9, (1, 2, 3), is_controller=False, endpoints=())
+    world.nodes[9] = broker
+    world.advance(4000)
+    assert world.leaders == [1]
+    assert broker.state == ("follower", world.nodes[1].core.quorum.epoch, 1)
+    assert broker.core.high_watermark == world.nodes[1].core.high_watermark
+    world.cut = lambda source, target: 9 not in (source, target)
+    world.advance(10_000)
+    assert broker.state[0] in ("follower", "unattached")
+
+
+def test_a_follower_without_the_log_loads_the_snapshot() -> None:
+    """An empty voter gets the leader's snapshot in parts, then the records behind it."""
+    world = quorum(1, 2)
+    world.advance(3000)
+    leader = world.nodes[1]
+    leader.append(*"abcdefgh")
+    world.advance(1000)
+    end = leader.log.end_offset
+    control = tuple(record.entry for record in leader.log.control_entries())
+
+    leader.log.snapshots[SnapshotId(end, leader.core.quorum.epoch)] = (*control, *"abcdefgh")
+    leader.append("behind")
+    world.nodes[2] = Context(2, (1, 2), log=MemoryLog(), fetch_snapshot_max_bytes=2)
+    world.advance(6000)
+    empty = world.nodes[2]
+    assert empty.log.start_offset == end
+    assert empty.log.entries == leader.log.entries[end:]
+    assert empty.core.high_watermark == leader.core.high_watermark
+    assert [one.key.node_id for one in empty.core.voters] == [1, 2]
