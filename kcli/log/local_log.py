@@ -181,6 +181,8 @@ class LocalLog:
         segment, position = self.locate(offset) if found is None else found
         while position >= segment.size_bytes and segment is not self.segments[-1]:
             segment, position = self.segments[bisect_right(self.bases, segment.base_offset)], 0
+            if segment is not self.segments[-1] and not self._begins_whole(segment):
+                position = segment.size_bytes
         end, next_offset = segment.size_bytes, self._next_offset(segment)
         if limit_offset < self.end_offset:
             limit_segment, limit_position = self._locate_limit(limit_offset)
@@ -205,6 +207,11 @@ class LocalLog:
             hints[next_offset] = segment, end
         return FetchDataInfo(file, position, end - position, end_offset)
 
+    def _begins_whole(self, segment: LogSegment) -> bool:
+        """Return whether the first batch of a closed segment was not cut while no broker ran."""
+        head = self.files.get(segment.log_path).read_at(0, LOG_OVERHEAD_BYTES)
+        return len(head) == LOG_OVERHEAD_BYTES and LOG_OVERHEAD_BYTES + LOG_OVERHEAD.unpack(head)[1] <= segment.size_bytes
+
     def _offset_behind(self, segment: LogSegment, position: int, end_offset: int) -> int:
         """Return an offset above all records before byte `position`: by the offset index, else `end_offset`.
 
@@ -221,15 +228,16 @@ class LocalLog:
         return self.bases[bisect_right(self.bases, segment.base_offset)]
 
     def _cut(self, segment: LogSegment, file: LogFile, position: int, limit: int, end: int) -> tuple[int, int]:
-        """Find the end of a read from `position` up to `limit`; return its byte and the offset there, -1 if unknown.
+        """Find the end of a read from `position` up to `limit`; return its byte and the offset there.
 
-        The first batch is always included.
+        The offset is -1 if it is unknown, or that of a batch that was cut. The first batch is always included.
         """
         positions = self.index_of(segment).positions
         slot = bisect_right(positions, limit) - 1
         if slot >= 0 and positions[slot] > position:
             cut = positions[slot]
-            return cut, LOG_OVERHEAD.unpack(file.read_at(cut, LOG_OVERHEAD_BYTES))[0]
+            base_offset, length = LOG_OVERHEAD.unpack(file.read_at(cut, LOG_OVERHEAD_BYTES))
+            return cut, base_offset if cut + length + LOG_OVERHEAD_BYTES <= end else -1
         at, next_offset = position, -1
         for _ in range(HEADERS_TO_CUT):
             if at >= end:
@@ -237,7 +245,7 @@ class LocalLog:
             base_offset, length = LOG_OVERHEAD.unpack(file.read_at(at, LOG_OVERHEAD_BYTES))
             size = length + LOG_OVERHEAD_BYTES
             if at + size > limit and at > position:
-                next_offset = base_offset
+                next_offset = base_offset if at + size <= end else -1
                 break
             at += size
         else:
@@ -279,9 +287,11 @@ class LocalLog:
             if len(head) < ENTRY_HEAD_BYTES:
                 break
             base_offset, length = LOG_OVERHEAD.unpack_from(head)
+            end = position + length + LOG_OVERHEAD_BYTES
             if base_offset + _last_offset_delta(head) >= offset:
-                return position
-            position += length + LOG_OVERHEAD_BYTES
+                # A batch that was cut is not there: the read continues in the next segment, as in Kafka (FileLogInputStream).
+                return position if end <= segment.size_bytes else -1
+            position = end
         return -1
 
     def headers_before(self, offset: int, most: int) -> Iterator[RecordBatch | LegacyBatch]:

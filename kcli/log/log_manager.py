@@ -33,6 +33,8 @@ A timer calls the background tasks of a broker's logs in time slices (Kafka: Log
     ReplicaAlterLogDirsThread            while a replica is moving                           kcli.log.managing.replica_mover
     leader-epoch-checkpoint              with the first record of an epoch                   LeaderEpochFileWriter;
                                                                                              not a task in Kafka
+    closed-segment-check                 once, 1 segment each 10 ms                          ClosedSegmentCheck;
+                                                                                             not a task in Kafka
     kafka-log-cleaner-thread-0           while a log is dirty, else log.cleaner.backoff.ms   kcli.log.cleaner.log_cleaner,
                                                                                              scheduled by LogManager
 
@@ -45,6 +47,7 @@ no checkpoint then), any other task after FAULT_PAUSE_MS. OSError and StorageErr
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -57,6 +60,8 @@ from kcli.log.disk.port import LogDisk, parent_path
 from kcli.log.errors import InconsistentTopicIdError, KafkaStorageError, StorageError
 from kcli.log.file_cache import FileCache
 from kcli.log.log_config import LogConfig
+from kcli.log.log_opener import SegmentEnd, read_end
+from kcli.log.log_segment import LogSegment
 from kcli.log.managing.log_dir import LogDir
 from kcli.log.managing.log_registry import LogCheckpoints, LogManagerSettings, LogRegistry
 from kcli.log.managing.replica_mover import CaughtUp, ReplicaMover
@@ -143,17 +148,21 @@ class LogManager(LogRegistry):
         directory_of: Callable[[Uuid, int], Uuid | None] = lambda topic_id, partition: None,
         clock: Callable[[], int] | None = None,
         is_known: Callable[[Uuid], bool] | None = None,
+        topic_id_of: Callable[[str], Uuid | None] = lambda topic: None,
     ) -> Iterator[None]:
         """Open all logs, in time slices.
 
         `config_of` returns a topic's settings, `is_hosted` whether the metadata places a partition of a topic id on this
         broker, and `directory_of` in which log directory, if known. `clock` returns the present time in ms. `is_known` returns
-        whether the metadata has, or had, a topic; None accepts that it has no topic of the logs.
+        whether the metadata has, or had, a topic; None accepts that it has no topic of the logs. `topic_id_of` returns the
+        topic id of a name; if it does, a log with records must have its partition.metadata.
         Raises what LogStartup.run does, and AllLogDirsOfflineError; the broker cannot start then.
         """
         from kcli.log.managing.log_startup import LogStartup
 
-        return LogStartup(self, config_of, is_hosted, directory_of, now_ms, clock or (lambda: now_ms), is_known).run()
+        return LogStartup(
+            self, config_of, is_hosted, directory_of, now_ms, clock or (lambda: now_ms), is_known, topic_id_of
+        ).run()
 
     def begin_tasks(self, now_ms: int, schedule: Schedule, after: Callable[[int], None]) -> None:
         """Schedule the background tasks (kcli.log.log_manager).
@@ -335,6 +344,7 @@ LOGS_PER_STEP = 256
 RETENTION_LOGS_PER_STEP = 8
 SEGMENTS_PER_VISIT = 8
 FAULT_PAUSE_MS = 30_000
+CHECK_PAUSE_MS = 10
 
 
 class Cancellable(Protocol):
@@ -492,6 +502,58 @@ class LogSweeps:
             log.producers.remove_expired(wall_ms, self._registry.settings.producer_id_expiration_ms)
 
 
+class ClosedSegmentCheck:
+    """Reports older segments that were cut while no broker ran; one segment each CHECK_PAUSE_MS.
+
+    The start reads the last segment of a log only, so that it takes no longer with more segments. A cut segment is not a reason
+    to recover the log: the recovery would remove all segments after it. Nothing is changed, and reads skip what is missing.
+    """
+
+    def __init__(self, registry: LogRegistry) -> None:
+        self._registry = registry
+        self._left = self._closed_segments()
+
+    def _closed_segments(self) -> Iterator[tuple[UnifiedLog, int, int]]:
+        """Yield the log of each closed segment, its base offset and that of the next segment."""
+        for log in self._registry.all_logs():
+            for base_offset, next_base_offset in itertools.pairwise(log.base_offsets):
+                yield log, base_offset, next_base_offset
+
+    def run(self, now_ms: int) -> int:
+        """Check the next segment; return the time of the next call in ms."""
+        found = next(self._left, None)
+        if found is None:
+            return NEVER_MS
+        log, base_offset, next_base_offset = found
+        segment = next((one for one in log.local_log().segments if one.base_offset == base_offset), None)
+        if segment is not None and self._registry.is_live(log):
+            try:
+                end = read_end(self._registry.disk, segment)
+            except OSError as error:
+                reason = error.strerror or str(error)
+                text = f"{segment.log_path}: {reason}: this older segment cannot be read"
+                self._registry.report(WarningLine(text, path=segment.log_path, error=reason))
+            else:
+                self._compare(log, segment, end, next_base_offset)
+        return now_ms + CHECK_PAUSE_MS
+
+    def _compare(self, log: UnifiedLog, segment: LogSegment, end: SegmentEnd, next_base_offset: int) -> None:
+        # The offsets after the last batch of a compacted segment were cleaned.
+        are_missing = end.next_offset < next_base_offset and not log.config.is_compacted and log.cleaned_offset is None
+        if end.position == segment.size_bytes and end.is_as_indexed and not are_missing:
+            return
+        why = f"its complete batches end at byte {end.position} of {segment.size_bytes} and at offset {end.next_offset}"
+        if end.next_offset < next_base_offset:
+            why += f", the next segment begins at offset {next_base_offset}"
+        if not end.is_as_indexed:
+            why += ", and its offset index ends elsewhere"
+        text = (
+            f"{segment.log_path} does not end as a broker has left it: {why}. What is missing is not served; "
+            f"`kcli verify {parent_path(log.directory)}` shows the damage"
+        )
+        self._registry.report(WarningLine(text, topic=log.topic, partition=log.partition, path=segment.log_path, error=why))
+
+
 class CheckpointSweep:
     """Collects the entries of one kind of checkpoint, log by log, and writes it for each log directory."""
 
@@ -559,6 +621,9 @@ def begin_tasks(
     checkpoint("highwatermark-checkpoint", now_ms + interval_ms, visit_high_watermark, high_watermarks, interval_ms)
     interval_ms = settings.producer_id_expiration_check_interval_ms
     sweep(now_ms + interval_ms, Sweep("PeriodicProducerExpirationCheck", registry, visits.expire_producers, interval_ms))
+    Task("closed-segment-check", ClosedSegmentCheck(registry).run, schedule, after, registry.report).wake(
+        now_ms + CHECK_PAUSE_MS
+    )
     for name, run, on_work in (
         ("kafka-delete-logs", registry.deletions.run, registry.deletions.on_added),
         ("ReplicaAlterLogDirsThread", mover.run, mover.on_work),

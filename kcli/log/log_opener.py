@@ -18,7 +18,8 @@ A clean opening needs the files as a broker left them at its clean stop.
     snapshots                              a sound one at the log end (none if nothing was ever written)
     leader epochs, checkpoints             none above the log end
 
-Snapshots and leader epochs are then treated as by log_loader. No other segment is read.
+Snapshots and leader epochs are then treated as by log_loader. No other segment is read: the task closed-segment-check compares
+them with their indexes when the broker runs (kcli.log.log_manager, `read_end`).
 """
 
 from __future__ import annotations
@@ -239,6 +240,41 @@ def _check_snapshot(disk: Disk, directory: str, offset: int) -> None:
     """Raise FormatError if the snapshot of an offset is damaged: nothing has been changed yet, so that log_loader can load."""
     path = join_path(directory, segment_file_name(offset, FileKind.PRODUCER_SNAPSHOT))
     decode_producer_snapshot(disk.read_file(path, limits.MAX_INDEX_FILE_BYTES))
+
+
+class SegmentEnd(NamedTuple):
+    """Where a segment ends: the last complete batch ends at byte `position`, and `next_offset` is the offset after it.
+
+    `is_as_indexed` is False if no stop leaves the last entry of the `.index` beside a `.log` of this size.
+    """
+
+    next_offset: int
+    position: int
+    is_as_indexed: bool
+
+
+def read_end(disk: Disk, segment: LogSegment) -> SegmentEnd:
+    """Read the headers from the last index entry below the end of a segment on. Raises OSError."""
+    is_as_indexed, starts = True, [0]
+    try:
+        _, start = last_index_entry(disk, segment.path(FileKind.INDEX), segment.base_offset, segment.size_bytes)
+    except (CorruptIndexError, FileNotFoundError) as error:
+        is_as_indexed = isinstance(error, FileNotFoundError)
+        starts += segment.read_offset_index(disk).positions
+        start = starts.pop()
+    file = disk.open_file(segment.log_path)
+    try:
+        while True:
+            headers, next_offset = HeaderReader(file, start, segment.size_bytes), segment.base_offset
+            for header in headers.headers():
+                next_offset = header.next_offset
+            if headers.position > start or not start:
+                return SegmentEnd(next_offset, headers.position, is_as_indexed)
+            if len(starts) == 1:
+                starts += (at for at in segment.read_offset_index(disk).positions if at < start)
+            start = starts.pop()
+    finally:
+        file.close()
 
 
 def _sort(names: list[str]) -> dict[str, list[int]]:
