@@ -40,8 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accept-stray",
         action="store_true",
-        help="start though the metadata log has none of the topics in the log directories: their partitions are renamed to "
-        "-stray and kept, and not served",
+        help="start though the metadata log has none of the topics in the log directories, or a partition with records has no "
+        "partition.metadata: such partitions are renamed to -stray and kept, and not served",
     )
     parser.add_argument("--metrics-port", metavar="PORT", type=port, help="serve Kafka's metrics for Prometheus on this port")
     parser.add_argument("--log-format", choices=("text", "json"), default="text", help="the format of log lines on stderr")

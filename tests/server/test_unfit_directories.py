@@ -186,6 +186,47 @@ def test_records_whose_topic_id_cannot_be_read_refuse_the_start(with_records: Pa
     node.stop()
 
 
+@pytest.mark.parametrize("was_killed", [False, True])
+def test_records_without_a_topic_id_refuse_the_start(with_records: Path, was_killed: bool) -> None:
+    """Kafka takes a lost file for one that was not written yet: without records. These would go out of sight."""
+    if was_killed:
+        (with_records / ".kafka_cleanshutdown").unlink()
+    path = with_records / "orders-0" / "partition.metadata"
+    whole = path.read_bytes()
+    path.unlink()
+    (with_records / "empty-0" / "partition.metadata").unlink()
+    names = sorted(with_records.iterdir())
+    with pytest.raises(
+        StorageError, match=rf"^{path} is missing, and the log has records of offsets 0 to 0, .*--accept-stray"
+    ) as e:
+        WholeNode(with_records)
+    assert isinstance(e.value, PartitionMetadataError) and f"kcli verify --repair {with_records}" in str(e.value)
+    assert sorted(with_records.iterdir()) == names
+    assert kcli(["verify", "--repair", "--apply", str(with_records)]) in (0, 1)
+    assert path.read_bytes() == whole
+    node = WholeNode(with_records)
+    log = node.broker.log_manager.get_log("orders", 0)
+    assert log is not None and log.log_end_offset == 1
+    node.stop()
+    path.unlink()
+    node = WholeNode(with_records, accepts_stray=True)
+    assert [line for line in node.lines if line.endswith("-stray; its records of offsets 0 to 0 are not served")]
+    node.stop()
+
+
+def test_records_without_a_topic_id_of_a_topic_that_is_gone_are_a_stray(with_records: Path) -> None:
+    """Nothing is served in their place, so Kafka's rule holds; the line names what is in the directory."""
+    node = WholeNode(with_records)
+    node.delete_topic("orders")
+    node.stop()
+    deleted = next(with_records.glob("orders-0.*-delete"))
+    deleted = deleted.rename(with_records / "orders-0")
+    (deleted / "partition.metadata").unlink()
+    node = WholeNode(with_records)
+    assert [line for line in node.lines if "it has no topic id" in line and "records of offsets 0 to 0 are not served" in line]
+    node.stop()
+
+
 def test_an_empty_log_whose_topic_id_cannot_be_read_is_made_again(with_records: Path) -> None:
     """The power may fail before the first flush of a new partition; nothing is lost then."""
     (with_records / "empty-0" / "partition.metadata").write_bytes(b"")

@@ -4,10 +4,13 @@
     ----------------------------------------  -------------------------------------------------------------------------
     `<topic>-<partition>`                     opened; after an unclean stop it is recovered from its recovery point on
     the same, not placed here by the          renamed to -stray and kept: the topic was deleted or moved while the broker was
-    metadata                                  down, or the directory has no partition.metadata
+    metadata, or without partition.metadata   down. The line names the offsets whose records are not served any more
     the same with records, and a partition    the start is refused (PartitionMetadataError), as by Kafka: without its topic id
     .metadata that cannot be read             the log would be a stray. It is one without records, or if no flush of the log
                                               is known: a lost power tears what was not flushed, and nothing is lost by it
+    the same with records, no partition       refused in the same way; --accept-stray renames it. Kafka takes each directory
+    .metadata, and the metadata places a      without topic id for a stray, for "it mostly means no data was appended"
+    partition of this name here               (LogManager.isStrayReplica). Here data was, and an empty log would replace it
     the same with records, and the metadata   the start is refused (UnknownTopicsError): the metadata log is new, empty or of
     log has no topic of any directory         another cluster. `is_known=None` (--accept-stray) renames them all to -stray
     the same twice, both with records         if the metadata names the directory of one, the other is renamed to -stray: the
@@ -51,6 +54,7 @@ from kcli.format.file_names import (
     REMOTE_INDEX_CACHE_DIRECTORY,
     DirectoryState,
     FileKind,
+    FileState,
     PartitionDirectoryName,
     parse_file_name,
     parse_partition_directory,
@@ -64,6 +68,8 @@ from kcli.log.errors import DuplicateLogError, PartitionMetadataError, UnknownTo
 from kcli.log.loading.recovering_segment import LogRefusedError
 from kcli.log.loading.recovery_journal import KnownOffsets, RecoveryJournal, RecoveryProgress, quarantine_in
 from kcli.log.log_config import LogConfig
+from kcli.log.log_opener import read_end
+from kcli.log.log_segment import LogSegment
 from kcli.log.managing.log_dir import LogDir
 from kcli.log.managing.log_registry import LogCheckpoints, LogRegistry
 from kcli.log.report_line import WarningLine
@@ -88,6 +94,7 @@ class LogStartup:
         now_ms: int,
         clock: Callable[[], int],
         is_known: Callable[[Uuid], bool] | None = None,
+        topic_id_of: Callable[[str], Uuid | None] = lambda topic: None,
     ) -> None:
         self._registry = registry
         self._disk = registry.disk
@@ -97,6 +104,7 @@ class LogStartup:
         self._now_ms = now_ms
         self._clock = clock
         self._is_known = is_known
+        self._topic_id_of = topic_id_of
         self._topic_ids: dict[str, Uuid | None] = {}  # by the path of a partition's directory
 
     def run(self) -> Iterator[None]:
@@ -207,29 +215,40 @@ class LogStartup:
         return found if found.topic != METADATA_TOPIC and self._disk.is_directory(path) else None
 
     def _read_topic_id(self, path: str, log_dir: LogDir, found: PartitionDirectoryName) -> Uuid | None:
-        """Return the topic id in partition.metadata, None if it is missing, or unreadable in a log that was never flushed.
+        """Return the topic id in partition.metadata, None if nothing is lost without one.
 
         It is written once, before the first records, and the first flush of the log flushes it, too. Raises
         PartitionMetadataError, and OSError.
         """
         at = join_path(path, FileKind.PARTITION_METADATA.value)
+        repair = f"run `kcli verify --repair {parent_path(path)}`, which restores the file"
         try:
             return decode_partition_metadata(self._disk.read_file(at, limits.MAX_TEXT_FILE_BYTES)).topic_id
-        except FileNotFoundError:
-            return None
+        except FileNotFoundError as error:
+            expected = self._topic_id_of(found.topic)
+            if expected is None or not self._is_hosted(expected, found.partition) or found.state is not DirectoryState.CURRENT:
+                return None
+            if not (records := self._records_in(path)) or not self._was_flushed(log_dir, found):
+                return None
+            raise PartitionMetadataError(
+                f"{at} is missing, and the log has {records}, in place of which an empty log of topic id {expected} would be "
+                f"served; nothing was changed: {repair} if the metadata log is in the same log directory; or start once with "
+                "--accept-stray, which renames the partition to -stray and does not serve its records"
+            ) from error
         except FormatError as error:
             if not self._has_bytes(path) or not self._was_flushed(log_dir, found):
                 return None
             raise PartitionMetadataError(
-                f"{at}: {error.message}; without it the topic of these records is not known, and nothing was changed: run "
-                f"`kcli verify --repair {parent_path(path)}`, which restores the file"
+                f"{at}: {error.message}; without it the topic of these records is not known, and nothing was changed: {repair}"
             ) from error
 
     def _set_stray(self, log_dir: str, path: str, found: PartitionDirectoryName, why: str) -> None:
         registry = self._registry
         name = partition_directory_name(found.topic, found.partition, DirectoryState.STRAY, registry.unique_id())
         target = join_path(log_dir, name)
-        registry.report(WarningLine(f"{path}: {why}; renamed to {target}", path=path, error=why, target=target))
+        records = self._records_in(path)
+        then = f"; its {records} are not served" if records else ""
+        registry.report(WarningLine(f"{path}: {why}; renamed to {target}{then}", path=path, error=why, target=target))
         self._disk.rename(path, target)
         registry.flush_directory(log_dir)
         registry.stray_directories.append(target)
@@ -269,6 +288,17 @@ class LogStartup:
         return any(
             file.base_offset or self._disk.size(join_path(path, name)) for name, file in found if file.kind is FileKind.LOG
         )
+
+    def _records_in(self, path: str) -> str:
+        """Return which records the headers of a log show, for a message; "" if it never had any. Raises OSError."""
+        files = map(parse_file_name, self._disk.list_directory(path))
+        bases = [file.base_offset for file in files if file.kind is FileKind.LOG and file.state is FileState.CURRENT]
+        known = sorted(base for base in bases if base is not None)
+        if not known or not self._has_bytes(path):
+            return ""
+        last = LogSegment(path, known[-1])
+        last.size_bytes = self._disk.size(last.log_path)
+        return f"records of offsets {known[0]} to {read_end(self._disk, last).next_offset - 1}"
 
     def _was_flushed(self, log_dir: LogDir, found: PartitionDirectoryName) -> bool:
         """Return whether a clean stop or a recovery point shows a flush of the log: then no lost power tears the file."""

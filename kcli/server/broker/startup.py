@@ -119,8 +119,9 @@ class BrokerStartup:
         self._refuse_tiered_topics()
         timer, configs = self._broker.timer, self._broker.topic_configs
         is_known = None if self._accepts_stray else self._broker.publisher.knows_topic
+        topic_id_of = (lambda topic: None) if self._accepts_stray else self._broker.image.topic_ids.get
         work = self._broker.log_manager.start(
-            configs.log_config, self._is_hosted, now_ms, self._directory_of, lambda: timer.clock_ms, is_known
+            configs.log_config, self._is_hosted, now_ms, self._directory_of, lambda: timer.clock_ms, is_known, topic_id_of
         )
         self._broker.scheduler.run(work, now_ms, self._loaded)
 
