@@ -213,6 +213,7 @@ class PositionWait:
     def __init__(
         self,
         network: NetworkClient,
+        offsets: OffsetFetcher,
         subscriptions: SubscriptionState,
         waits: list[PositionWait],
         is_lost: Callable[[TopicPartition], bool],
@@ -220,6 +221,7 @@ class PositionWait:
         done: PositionDone,
     ) -> None:
         self._network = network
+        self._offsets = offsets
         self._subscriptions = subscriptions
         self._waits = waits
         self._is_lost = is_lost
@@ -248,7 +250,7 @@ class PositionWait:
 
     def _timed_out(self, now_ms: int) -> None:
         topic, number = self.partition
-        reason = self._network.failure_reason()
+        reason = self._offsets.why_not_found([self.partition])
         self._end(KafkaTimeoutError(f"the position of {topic}-{number} was not found in time ({reason})"), now_ms)
 
     def _end(self, result: int | ClientError, now_ms: int) -> None:
@@ -500,7 +502,7 @@ class ConsumerCore:
         """Return the offset of the next record of a partition, as soon as it is known. Raises IllegalStateError."""
         self.subscriptions.state_of(partition)
         wait = PositionWait(
-            self.network, self.subscriptions, self._waiting_for_position, self._initial.is_lost, partition, done
+            self.network, self.offsets, self.subscriptions, self._waiting_for_position, self._initial.is_lost, partition, done
         )
         wait.begin(now_ms, timeout_ms)
 

@@ -98,6 +98,7 @@ class OffsetFetcher:
         self.release_topics = release_topics
         self._resetting: set[TopicPartition] = set()
         self._validating: set[TopicPartition] = set()
+        self._last_codes: dict[TopicPartition, int] = {}  # of partitions whose last answer was an error
 
     def poll(self, now_ms: int) -> None:
         """Ask for the positions that are due."""
@@ -213,7 +214,21 @@ class OffsetFetcher:
         )
         self._network.send(node_id, LIST_OFFSETS, request, partial(self._listed, timestamps, listed))
 
+    def why_not_found(self, partitions: Iterable[TopicPartition]) -> str:
+        """Describe why offsets were not found in time: the errors of the leaders, or else of the network."""
+        by_code: dict[int, list[TopicPartition]] = {}
+        for partition in partitions:
+            by_code.setdefault(self._last_codes.get(partition, error_codes.NONE), []).append(partition)
+        by_code.pop(error_codes.NONE, None)
+        reasons = [
+            f"the answer for {', '.join(f'{topic}-{number}' for topic, number in found)} is {error_codes.NAMES.get(code, code)}"
+            for code, found in by_code.items()
+        ]
+        return "; ".join(reasons) or self._network.failure_reason()
+
     def _listed(self, asked: Mapping[TopicPartition, int], listed: _Listed, answer: Answer, now_ms: int) -> None:
+        for partition in asked:
+            self._last_codes.pop(partition, None)
         found: ListedOffsets = {}
         failed = dict.fromkeys(asked, 0)
         if not isinstance(answer, PeerFailure):
@@ -228,7 +243,7 @@ class OffsetFetcher:
                         found[partition] = offset if is_found else None
                         failed.pop(partition, None)
                     else:
-                        failed[partition] = one.error_code
+                        failed[partition] = self._last_codes[partition] = one.error_code
         elif answer.is_lasting and not isinstance(answer, AuthenticationFailure):
             is_invalid = isinstance(answer, InvalidRequest)
             failed = dict.fromkeys(asked, error_codes.INVALID_REQUEST if is_invalid else error_codes.UNSUPPORTED_VERSION)
@@ -362,7 +377,7 @@ class _ListOffsets:
 
     def _timed_out(self, now_ms: int) -> None:
         names = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(self._left))
-        reason = self._network.failure_reason()
+        reason = self._fetcher.why_not_found(sorted(self._left))
         self._end(KafkaTimeoutError(f"the offsets of {names} were not found in time ({reason})"), now_ms)
 
     def _end(self, result: ListedOffsets | ClientError, now_ms: int) -> None:
