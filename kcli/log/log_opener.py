@@ -245,7 +245,7 @@ def _check_snapshot(disk: Disk, directory: str, offset: int) -> None:
 class SegmentEnd(NamedTuple):
     """Where a segment ends: the last complete batch ends at byte `position`, and `next_offset` is the offset after it.
 
-    `is_as_indexed` is False if no stop leaves the last entry of the `.index` beside a `.log` of this size.
+    `is_as_indexed` is False if no stop leaves the last entry of the `.index` next to a `.log` of this size.
     """
 
     next_offset: int
