@@ -6,6 +6,7 @@ batches next to them; and what contradicts a wrong header is not rebuilt from it
 
 from __future__ import annotations
 
+import itertools
 import random
 import struct
 from pathlib import Path
@@ -317,6 +318,7 @@ def test_offsets_of_what_may_be_batches_in_a_damaged_end_are_named(tmp_path: Pat
     readable = {offset for found in segments(tmp_path).values() for offset in found}
     assert named | readable >= {*range(17)}
     assert not named & readable
+    assert plan.log_end_offset == 17  # a broker does not give the named offsets to other records
 
 
 def _keyless(offset: int, count: int = 1) -> NewRecordBatch:
@@ -352,3 +354,68 @@ def test_all_readers_of_a_segment_see_the_same_batches_behind_damage(
     plan, _ = repair(tmp_path)
     assert {one.record.offset for one in dumped_json(path)} == (dumped if is_kept else dumped - {36})
     assert any("--take-inner" in remark.message for remark in plan.remarks) != is_kept
+
+
+def test_the_last_batch_behind_a_damaged_one_gets_the_offset_that_other_files_name(tmp_path: Path) -> None:
+    """Its offset is not between two sound batches; the index, the leader epochs and the checkpoints agree about it."""
+    parts = [batch(0, 2), batch(2, 8), batch(10, 5), batch(15, 2)]
+    path = partition(tmp_path, "t-0", parts, snapshots={17: []})
+    root_files(tmp_path, recovery_point={"t-0": 17}, replication={"t-0": 17})
+    log, sizes = path / f"{0:020d}.log", [len(one.encode()) for one in parts]
+    (path / f"{0:020d}.index").write_bytes(struct.pack(">ii", 16, sum(sizes[:3])))
+    patch(log, sum(sizes[:3]) - 20, b"\xff\xff\xff")
+    patch(log, sum(sizes[:3]) + 1, b"\xb3\x0a\x11")
+    plan, _ = repair(tmp_path)
+    assert (segments(tmp_path), plan.log_end_offset, holes(plan)) == ({0: [0, 2, 15]}, 17, [(10, 15)])
+
+
+TWOS = range(0, 20, 2)  # batches of two records, the last one of one
+# The index of the batch that contains the payload, the one before it if its end is destroyed too, and the payload.
+PAYLOAD = {
+    "a leader epoch that the checkpoint does not have": (5, 4, batch(11)._replace(partition_leader_epoch=4)),
+    "above a clean end": (9, 8, batch(25)),
+    "far above a clean end": (9, 8, batch(1_000_059)),
+    "no offset is left for the bytes before it": (6, 5, batch(12, 2)),
+    "no offset is left, and it is the end": (9, 8, batch(18)),
+}
+
+
+@pytest.mark.parametrize("case", PAYLOAD)
+def test_payload_of_a_batch_of_which_nothing_is_left_is_contradicted(tmp_path: Path, case: str) -> None:
+    """A torn sector destroyed the records of a batch, and all of the next one but its payload, up to the next batch."""
+    outer, before, payload = PAYLOAD[case]
+    large = encode_records(Record(i, 0, b"key", b"v" * 200) for i in range(2))
+    parts = [batch(one, 2 if one < 18 else 1) for one in TWOS]
+    parts[outer] = parts[outer]._replace(records=large)
+    path = partition(tmp_path, "t-0", parts, snapshots={19: []})
+    root_files(tmp_path, recovery_point={"t-0": 19}, replication={"t-0": 19})
+    (path / f"{0:020d}.index").write_bytes(b"")
+    ends = [*itertools.accumulate(len(one.encode()) for one in parts)]
+    patch(path / f"{0:020d}.log", ends[before] - 9, b"\xff" * (ends[outer] - ends[before] + 9))
+    patch(path / f"{0:020d}.log", ends[outer] - len(payload.encode()), payload.encode())
+    plan, _ = repair(tmp_path)
+    kept = [one.base_offset for at, one in enumerate(parts) if at not in (before, outer)]
+    assert (segments(tmp_path)[0], plan.log_end_offset) == (kept, 19)
+    assert any("--take-inner" in remark.message for remark in plan.remarks)
+
+
+@pytest.mark.parametrize("more", [1, 7, 64])
+def test_bytes_that_were_inserted_into_a_batch_cost_no_sound_batch(tmp_path: Path, more: int) -> None:
+    """No offset is left for the bytes between its stated end and the next batch, and no batch fits there."""
+    path = partition(tmp_path, "t-0", [batch(one, 2) for one in TWOS])
+    root_files(tmp_path, clean=False)
+    log, size = path / f"{0:020d}.log", len(batch(0, 2).encode())
+    data = log.read_bytes()
+    log.write_bytes(data[: 3 * size - 9] + b"\xff" * more + data[3 * size - 9 :])
+    repair(tmp_path)
+    assert segments(tmp_path)[0] == [one for one in TWOS if one != 4]
+
+
+def test_payload_that_leaves_a_gap_before_the_next_segment_is_no_batch(tmp_path: Path) -> None:
+    """It fits between the names of the segments, but for the last offset of its segment."""
+    path = partition(tmp_path, "t-0", [batch(0), batch(1, 3)], [batch(4, 2)])
+    root_files(tmp_path, recovery_point={"t-0": 6}, replication={"t-0": 6})
+    log, payload = path / f"{0:020d}.log", batch(0, 3).encode()
+    log.write_bytes(payload.rjust(log.stat().st_size + 50, b"\xff"))
+    plan, _ = repair(tmp_path)
+    assert ([one for found in segments(tmp_path).values() for one in found], holes(plan)) == ([4], [(0, 4)])

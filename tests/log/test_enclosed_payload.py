@@ -88,7 +88,11 @@ def test_no_payload_comes_out_as_a_batch(tmp_path: Path, damage: str, is_last: b
 
 @pytest.mark.parametrize("is_last", [True, False], ids=["at the end", "in the middle"])
 @pytest.mark.parametrize("is_compressed", [False, True])
-@pytest.mark.parametrize("bit", [(17, 1), (27, 16), (61, 2)], ids=["CRC", "timestamp", "records"])
+@pytest.mark.parametrize(
+    "bit",
+    [(17, 1), (27, 16), (61, 2), (22, 0xFF), (23, 0xF0), (57, 0xA5)],
+    ids=["CRC", "timestamp", "records", "attributes", "last offset", "count"],
+)
 def test_a_damaged_batch_behind_a_lost_one_encloses_its_payload(
     tmp_path: Path, bit: tuple[int, int], is_compressed: bool, is_last: bool
 ) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format.file_names import FileKind, parse_file_name
 from kcli.inspect.repairing.salvage import SegmentSalvage
-from kcli.inspect.verification.evidence import Evidence, collect_claims, evident_end
+from kcli.inspect.verification.evidence import Claim, Evidence, collect_claims, evident_end
 from kcli.inspect.verification.facts import PartitionOptions, PartitionResult
 from kcli.log.disk.port import Disk
 from kcli.log.files.log_directory import Segment, read_partition
@@ -70,6 +70,17 @@ def _moved_end(batch_end: int, salvages: Sequence[tuple[int, SegmentSalvage]]) -
     return end if end > stated else None
 
 
+def _inner_end(end: int, salvages: Sequence[tuple[int, SegmentSalvage]], options: PartitionOptions) -> int | None:
+    """Return the offset after what may be batches in the damaged end and continues the log at offset `end`, None without any.
+
+    A repair removes them and names their offsets as lost. After a clean stop the other files show the end.
+    """
+    reached = end
+    for one in (one for found in (salvages[-1][1].inner if salvages else ()) for one in found.batches):
+        reached = one.last_offset + 1 if one.base_offset <= reached <= one.last_offset else reached
+    return reached if reached > end and options.is_clean is not True else None
+
+
 def find_log_end(
     disk: Disk,
     before: PartitionResult,
@@ -107,6 +118,10 @@ def find_log_end(
         unproven_names=[base for base in unproven if base not in empty],
     )
     evidence = evident_end(claims, batch_end)
+    inner_end = _inner_end(evidence.end_offset, salvages, options)
+    if inner_end is not None:
+        claims.append(Claim(inner_end, "the offset after what may be batches in the damaged end", True))
+        evidence = evident_end(claims, batch_end)
     end_offset = evidence.end_offset
     # If nothing is damaged, the cleaner may have removed everything before an empty segment.
     is_damaged = end_offset not in empty or any(salvage.cuts for _, salvage in salvages)

@@ -132,6 +132,7 @@ class _Planner:
         self.removed: list[RemovedOffsets] = []  # of sound batches
         self.inner: list[RemovedOffsets] = []  # of what looks like sound batches inside of damaged ones, and is removed
         self.takes_inner = False
+        self.evident_end = 0
         self.drops_log_start = False
 
     def plan(self) -> PartitionPlan:
@@ -270,7 +271,7 @@ class _Planner:
         """Add the offsets of batches inside of damaged ones that continue the lost offsets: they may be batches of the log."""
         for path, first_offset, end_offset in self.inner:
             lost = known_ranges(self.partition.holes.in_order())
-            if any(first <= first_offset <= end for first, end in lost):
+            if first_offset < self.evident_end and any(first <= first_offset <= end for first, end in lost):
                 self.partition.holes.add(first_offset, end_offset, "what is removed may be batches of the log", path)
 
     def _explain_snapshots(self, loaded: LoadedLog) -> None:
@@ -365,6 +366,7 @@ class _Planner:
     def _keep_end(self, log_end: LogEnd) -> int:
         """Let the log end as decided, add the hole before its former end, and return where it ends."""
         batch_end, evidence, end_offset = log_end.batch_end, log_end.evidence, log_end.end_offset
+        self.evident_end = evidence.end_offset
         replicas = "" if self.settings.replicas is None else f"; {self.settings.replicas.sentence}"
         for base_offset in log_end.unproven:
             if base_offset != end_offset:

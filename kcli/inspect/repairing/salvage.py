@@ -64,7 +64,9 @@ from kcli.log.reading.explanation import (
     LogWitnesses,
     OffsetExplanation,
     SegmentWitnesses,
+    WrongLength,
     choose_epochs,
+    difference,
     is_thinned,
 )
 from kcli.log.reading.segment_reader import LOST_PLACE, ZEROS, Damage, LogBatch, SegmentReader
@@ -75,6 +77,8 @@ if TYPE_CHECKING:
 
 # Runs of more batches with one leader epoch are never corrected.
 MOST_CORRECTED_EPOCHS = 64
+# The bytes of a record before its value, at least.
+LEAST_RECORD_BYTES = 6
 CRC_POSITION = CRC_START - 4
 
 
@@ -172,7 +176,8 @@ class LogSalvager:
         self._take_inner = take_inner
         self._scanner = RecordScanner()
         self._open_transactions: set[int] = set()
-        self._searched: set[int] = set()  # bytes of the segment at which it continues after damage that does not state its end
+        # The bytes of the segment at which it continues after damage that does not state its end.
+        self._searched: dict[int, WrongLength | None] = {}
         self._is_thinned = False  # a batch has fewer records than offsets: the cleaner was here
 
     def salvage(
@@ -196,14 +201,11 @@ class LogSalvager:
             is_end_sound = len(batches) > 0 and batches.end[-1] == size_bytes
             entries, times = self._index_entries(path, base_offset)
             is_continued = first_offset == base_offset
-            searched = frozenset(self._searched)
-            segment = SegmentWitnesses(*bounds, base_offset, entries, times, is_end_sound, is_continued, searched)
-            kept, fixes = self._choose(reader, batches, OffsetExplanation(batches, segment, log))
+            segment = SegmentWitnesses(*bounds, base_offset, entries, times, is_end_sound, is_continued, self._searched)
+            kept, fixes, payload = self._choose(reader, batches, OffsetExplanation(batches, segment, log))
             fixes += [fix for position in kept.position for fix in fixer.fixes.get(position, ())]
             # What is taken for payload may be behind the damaged bytes too.
-            taken = searched - set(kept.position)
-            doubtful = [row for row in batches.rows() if row.position in taken] if taken else []
-            unsound += [_Unsound(row.position, row.end, False, is_entry=False) for row in doubtful]
+            unsound += [_Unsound(row.position, row.end, False, is_entry=False) for row in payload.rows()]
             inner = self._search_inside(reader, kept, sorted(unsound, key=lambda found: found.position), bounds)
         cuts = _cuts(kept, faults, batches, bounds[0], size_bytes)
         next_offset = kept.last_offset[-1] + 1 if len(kept) else bounds[0]
@@ -234,8 +236,8 @@ class LogSalvager:
 
     def _choose(
         self, reader: SegmentReader, batches: Batches, explanation: OffsetExplanation
-    ) -> tuple[Batches, list[HeaderFix]]:
-        """Return the batches that stay, with their offsets, and the corrections of base offsets."""
+    ) -> tuple[Batches, list[HeaderFix], Batches]:
+        """Return the batches that stay, with their offsets, the corrections of base offsets, and what is taken for payload."""
         chosen = [Chosen(index, base_offset) for index, base_offset in enumerate(batches.base_offset)]
         if explanation.is_needed():
             last = plausible_header(reader.file, batches.position[len(batches) - 1])
@@ -249,7 +251,7 @@ class LogSalvager:
                 kept.base_offset[row] += moved
                 kept.last_offset[row] += moved
                 fixes.append(base_offset_fix(kept.position[row], base_offset))
-        return kept, fixes
+        return kept, fixes, batches.pick(explanation.payload(chosen))
 
     def _latest(self, reader: SegmentReader, header: RecordBatch) -> set[int] | None:
         """Return the last offset of a batch and those of the records with its largest timestamp, relative to its base offset.
@@ -275,7 +277,7 @@ class LogSalvager:
         batches = Batches()
         faults: dict[int, str] = {}
         unsound: list[_Unsound] = []
-        self._searched.clear()
+        self._searched = {}
         awaits: RecordBatch | LegacyBatch | None = None  # the header of a damaged batch that the next entry may continue
         for found in reader.batches():
             if awaits is not None:
@@ -285,7 +287,8 @@ class LogSalvager:
             if isinstance(found, Damage):
                 faults[found.position] = found.message
                 if found.header is None or found.position + found.header.size_bytes != found.end_position:
-                    self._searched.add(found.end_position)
+                    lost = unsound[-1].header if found.kind == LOST_PLACE and unsound else found.header
+                    self._searched[found.end_position] = None if lost is None else _wrong_length(lost, found.end_position)
                 if found.kind != ZEROS:
                     is_entry = found.kind != LOST_PLACE
                     unsound.append(_Unsound(found.position, found.end_position, False, found.header, is_entry))
@@ -391,6 +394,16 @@ class LogSalvager:
         elif header.producer_id in self._open_transactions:
             return f"the batch is outside of the transaction that its producer {header.producer_id} has open"
         return None
+
+
+def _wrong_length(header: RecordBatch, end: int) -> WrongLength | None:
+    """Return what the header of a damaged batch shows that ends before byte `end`, where the next batch was found."""
+    size = end - header.position
+    if header.magic != MAGIC or header.last_offset_delta < 0 or header.size_bytes < HEADER_BYTES:
+        return None
+    if size - header.size_bytes < HEADER_BYTES + LEAST_RECORD_BYTES:
+        return None  # too few bytes for a batch with payload: they were inserted
+    return WrongLength(header.next_offset, difference(header.size_bytes - LOG_OVERHEAD_BYTES, size - LOG_OVERHEAD_BYTES))
 
 
 def _continues(header: RecordBatch | LegacyBatch, batch: LogBatch) -> bool:

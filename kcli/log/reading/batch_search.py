@@ -66,6 +66,8 @@ def streamed_crc(file: DiskFile, header: RecordBatch | LegacyBatch) -> int | Non
 
 # A header of magic 2 from its magic byte on: CRC, attributes below 0x80, a last offset delta that is not negative.
 _MAGIC_2 = re.compile(rb"\x02(?=.{4}\x00[\x00-\x7f][\x00-\x7f])", re.DOTALL)
+# A magic of 2 behind a base offset below 2^56, a length below 128 MiB and any leader epoch.
+_SIZED = re.compile(rb"\x02(?<=\x00.{7}[\x00-\x07].{7}\x02)", re.DOTALL)
 # A message of format 0 or 1 from its offset on: offset and size not negative, size at least 14, known attributes.
 _MAGIC_0_1 = re.compile(rb"[\x00-\x7f](?=.{7}(?!\x00\x00\x00[\x00-\x0d])[\x00-\x7f].{7}[\x00\x01][\x00-\x0f])", re.DOTALL)
 # The largest valid values: attribute bits 0 to 6 (0 to 3 in formats 0 and 1), codec 4 (zstd).
@@ -175,6 +177,24 @@ def plausible_headers(file: DiskFile, start: int, end: int, budget: SearchBudget
         for at in candidates(file.read_at(start, wanted), False):
             header = plausible_header(file, start + at) if at >= 0 and start + at < end else None
             if header is not None and header.record_count == header.last_offset_delta + 1:
+                yield header
+        start += limits.READ_CHUNK_BYTES
+
+
+def sized_headers(file: DiskFile, start: int, end: int, budget: SearchBudget) -> Iterator[RecordBatch | None]:
+    """Yield what may be headers of format 2 between two bytes by base offset, length and magic; None if the budget is spent.
+
+    The other fields may have any value.
+    """
+    while start < end:
+        wanted = min(limits.READ_CHUNK_BYTES, end - start) + HEADER_BYTES
+        if not budget.take(wanted):
+            yield None
+            return
+        for match in _SIZED.finditer(file.read_at(start, wanted)):
+            at = start + match.start() - MAGIC_POSITION
+            header = header_at(file, at) if at < end else None
+            if isinstance(header, RecordBatch) and header.size_bytes >= HEADER_BYTES:
                 yield header
         start += limits.READ_CHUNK_BYTES
 

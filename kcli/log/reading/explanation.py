@@ -14,7 +14,8 @@ is possible has a cost, and the repair takes the set of damages that explains al
       leftover
     offsets missing between two batches of which no bytes are         GAP        CLEANED_GAP: the cleaner removes records
       missing, or before the next segment
-    a gap of LARGE_GAP or more before the last batch                  GAP_LARGE  0
+    a gap of LARGE_GAP or more before the last batch, or before what  GAP_LARGE  0
+      may be payload, whether bytes are missing or not
     a checkpoint or snapshot name that is not an end of the log       LOG_END    the same
     an entry of .timeindex that is wrong; of leader-epoch-checkpoint  ENTRY      the same
       for offsets
@@ -22,13 +23,24 @@ is possible has a cost, and the repair takes the set of damages that explains al
     offsets that overflow the segment's name                          OVERFLOW   the same
     a batch found behind damaged bytes is the payload of their last   PAYLOAD    the same
       record
+    nothing is left of a batch, where the one before it states its    LOST       the same
+      end and the next offset
     a segment that was renamed, or a file that is not a segment       FILE       the same
     each other file with the name of a file that is not a segment     COMPANION  the same
 
 A gap of offsets is free where bytes are missing or damaged, or where an earlier repair has lost the offsets. The first batch
 after damage that no length and no index entry leads to may be the end of a record's value: the batch of that record is damaged.
-It is taken for payload if something else contradicts it: a gap behind it, or an offset that overflows the segment's name and
-that nothing follows. It is removed then, and --take-inner keeps it. The next segment's name alone does not correct its offset.
+It is taken for payload if something else contradicts it:
+
+- a gap behind it, or one of LARGE_GAP before it;
+- an offset that overflows the segment's name and that nothing follows;
+- another leader epoch than leader-epoch-checkpoint has for its offset, or than the batches before and after it allow;
+- after a clean stop, an offset above each checkpoint and snapshot;
+- the damaged batch before it states another end, and the next offset is that of the found batch, so that no offset is left for
+  the bytes between: then the length is wrong, or nothing is left of the batch whose payload was found.
+
+It is removed then, and --take-inner keeps it. The batch directly behind it may be payload of the same record, if it is
+contradicted too. The next segment's name alone does not correct its offset.
 The reader of segments (resynchronise) decides the same for dump-log, the Spark source and verify: it explains the batch and the
 next ones, with the segment and its index as the only witnesses, and hides what is payload.
 
@@ -69,6 +81,7 @@ LOG_END = 3
 ENTRY = 5
 OVERFLOW = 5
 PAYLOAD = 3
+LOST = 5
 FILE = 8
 COMPANION = 1
 # Leader epochs in this order cannot be; runs of batches that are too long to be corrected may leave such an order.
@@ -163,12 +176,23 @@ class LogWitnesses(NamedTuple):
         return self.epochs[found - 1].epoch if found else None
 
 
+class WrongLength(NamedTuple):
+    """The damaged batch before the byte at which the log continues states another end; `cost` is that of its length.
+
+    `next_offset` is the offset after the batch.
+    """
+
+    next_offset: int
+    cost: int
+
+
 class SegmentWitnesses(NamedTuple):
     """What is known of one segment: the offsets [first, end) that it may have, the offset in its name, its index entries.
 
     `entries` are the offsets of .index by byte, `times` those of .timeindex by timestamp. `is_end_sound`: no damaged bytes are
     after the last batch. `is_continued`: the log before the segment ends at the offset in its name. `end_offset` is INT64_MAX
-    for the last segment. `searched` are the bytes at which the log continues after damage that does not state its end.
+    for the last segment. `searched` are the bytes at which the log continues after damage that does not state its end, with
+    the header that states an earlier one, if it is readable.
     """
 
     first_offset: int
@@ -178,7 +202,7 @@ class SegmentWitnesses(NamedTuple):
     times: Mapping[int, int] = {}
     is_end_sound: bool = True
     is_continued: bool = True
-    searched: frozenset[int] = frozenset()
+    searched: Mapping[int, WrongLength | None] = {}
 
 
 class Candidate(NamedTuple):
@@ -219,6 +243,7 @@ class OffsetExplanation:
         self._stated: frozenset[int] = frozenset()
         self._last_timestamp = -1
         self._latest: Container[int] | None = None
+        self._doubts: dict[int, bool] = {}
         self._agrees = self._index_agrees()
         self._is_cleaned = log.is_cleaned or self._has_gaps()
         self._gap = CLEANED_GAP if self._is_cleaned else GAP
@@ -236,7 +261,10 @@ class OffsetExplanation:
                 return True
             before = batches.last_offset[index]
         is_beyond = before >= segment.end_offset or not all(self._agrees.values())
-        return is_beyond or (len(segment.searched) > 0 and any(map(self._follows_nothing, range(len(batches)))))
+        searched = (bisect_left(batches.position, position) for position in segment.searched)
+        is_doubtful = any(index <= last and self._is_contradicted(index) for index in searched)
+        is_doubtful |= before + 1 != segment.end_offset < INT64_MAX and self._may_be_payload(last)
+        return is_beyond or is_doubtful or (self._is_free(last) and len(self._named(last, [])) > 0)
 
     def choose(
         self, copies: frozenset[int] = frozenset(), last_timestamp: int = -1, latest: Container[int] | None = None
@@ -252,6 +280,11 @@ class OffsetExplanation:
         candidates, segment = self._candidates(), self._segment
         return best_choice(candidates, segment.first_offset, segment.end_offset, gap=self._gap)
 
+    def payload(self, chosen: Sequence[Chosen]) -> list[int]:
+        """Return the rows of batches that are not chosen because they are taken for payload."""
+        rows = {one.row for one in chosen}
+        return [index for index, may_be in sorted(self._doubts.items()) if may_be and index not in rows]
+
     def _size(self, index: int) -> int:
         return self._batches.last_offset[index] - self._batches.base_offset[index] + 1
 
@@ -263,10 +296,56 @@ class OffsetExplanation:
         first = batches.last_offset[index - 1] + 1 if index else self._segment.first_offset
         return any(first <= start < end <= batches.base_offset[index] for start, end in self._log.lost)
 
+    def _next_before(self, index: int) -> int:
+        """Return the offset after the batch before one, as read."""
+        return self._batches.last_offset[index - 1] + 1 if index else self._segment.first_offset
+
+    def _is_far(self, index: int, first: int) -> bool:
+        """Return True if a large gap is before offset `first` of a batch, and no file names the offset after the batch."""
+        is_large = first - self._next_before(index) >= LARGE_GAP and not self._is_cleaned
+        return is_large and first + self._size(index) not in self._log.known_ends
+
     def _may_be_payload(self, index: int) -> bool:
         """Return True if only its bytes show that a batch begins there, after damaged bytes, and the log goes on without it."""
+        known = self._doubts.get(index)
+        if known is None:
+            known = self._doubts[index] = index not in self._agrees and (self._is_found(index) or self._is_next_payload(index))
+        return known
+
+    def _is_next_payload(self, index: int) -> bool:
+        """Return True if the batch directly before one is taken for payload, and the same contradicts this one."""
+        position = self._batches.position[index]
+        if not index or not self._segment.searched or position in self._segment.searched or self._is_free(index):
+            return False
+        return self._doubts.get(index - 1, False) and self._is_contradicted(index - 1) and self._doubt(index) > PAYLOAD
+
+    def _is_contradicted(self, index: int) -> bool:
+        return self._may_be_payload(index) and (self._follows_nothing(index) or self._doubt(index) > PAYLOAD)
+
+    def _doubt(self, index: int) -> int:
+        """Return the cost of what contradicts a batch that may be payload."""
+        batches, segment, log = self._batches, self._segment, self._log
+        first, next_offset, epoch = batches.base_offset[index], batches.last_offset[index] + 1, batches.leader_epoch[index]
+        is_last = index == len(batches) - 1 and segment.end_offset == INT64_MAX
+        cost, known = 0, log.epoch_of(first)
+        is_new = is_last and known is not None and not log.has_all_epochs and known == log.epochs[-1].epoch < epoch
+        if known is not None and known != epoch and not is_new:
+            cost += ENTRY
+        elif known is None and epoch >= 0:
+            least = batches.leader_epoch[index - 1] if index else epoch
+            most = batches.leader_epoch[index + 1] if index + 1 < len(batches) else epoch
+            cost += max(difference(epoch, least) if epoch < least else 0, difference(epoch, most) if 0 <= most < epoch else 0)
+        cost += GAP_LARGE if self._is_far(index, first) else 0
+        if is_last and log.has_all_epochs and log.known_ends and next_offset > max(log.known_ends):
+            cost += LOG_END * log.known_ends.count(max(log.known_ends))
+        length = segment.searched.get(batches.position[index])
+        if length is not None and self._next_before(index) < length.next_offset == first:
+            cost += max(length.cost - LOST, 0)
+        return cost
+
+    def _is_found(self, index: int) -> bool:
         batches, after = self._batches, index + 1
-        is_found = batches.position[index] in self._segment.searched and self._is_free(index) and index not in self._agrees
+        is_found = batches.position[index] in self._segment.searched and self._is_free(index)
         if not is_found or after == len(batches):
             return is_found
         next_offset = batches.last_offset[after] + 1
@@ -364,12 +443,12 @@ class OffsetExplanation:
         }
         # A batch that may be payload is worth PAYLOAD: as much as the damage costs that explains the log without it.
         common = BATCH - PAYLOAD if is_doubtful else 0
-        common += OVERFLOW if self._follows_nothing(index) else 0
+        common += self._doubt(index) + (OVERFLOW if self._follows_nothing(index) else 0) if is_doubtful else 0
         return [
             Candidate(
                 first,
                 first + size - 1,
-                common + cost + (self._contradicted(index, first, values, before) if len(values) > 1 else 0),
+                common + cost + (self._contradicted(index, first, values) if len(values) > 1 else 0),
                 self._is_free(index),
                 is_doubtful,
             )
@@ -392,16 +471,21 @@ class OffsetExplanation:
         if is_relative and offset is not None and self._agrees.get(index) is False:
             found.append(offset - size + 1)
         is_last = index == len(self._batches) - 1 and self._segment.end_offset == INT64_MAX
-        if is_last and self._batches.base_offset[index] not in before:
+        stated, least = self._batches.base_offset[index], self._next_before(index)
+        # After damage a log that was not stopped cleanly may have ended before the offsets that were lost.
+        is_doubtful = stated not in before and (before or self._log.has_all_epochs or stated - least >= LARGE_GAP)
+        if is_last and is_doubtful:
             ends = [end - size for end in self._log.known_ends]
             ends += [entry.start_offset for entry in self._log.epochs if entry.epoch == self._batches.leader_epoch[index]]
             ends += [last - size + 1 for last in self._segment.times.values()] if is_relative else []
-            found += [first for first in ends if first in before or (ends.count(first) > 1 and before and first > before[0])]
+            ends += [offset - size + 1] if is_relative and offset is not None else []
+            is_named = {first for first in ends if ends.count(first) > 1 and (first > least or (first == least and not before))}
+            found += [first for first in ends if first in before or first in is_named]
             named = self._segment.times.get(self._last_timestamp)
             found += [first for first in before if is_relative and named is not None and named - first in (self._latest or ())]
         return found
 
-    def _contradicted(self, index: int, first: int, values: Mapping[int, int], before: list[int]) -> int:
+    def _contradicted(self, index: int, first: int, values: Mapping[int, int]) -> int:
         """Return the cost of the witnesses that are wrong if a batch begins at offset `first`."""
         batches, segment = self._batches, self._segment
         size, cost = self._size(index), 0
@@ -410,11 +494,11 @@ class OffsetExplanation:
             if first != batches.base_offset[index] or not self._agrees[index]:
                 cost += difference(offset, first + size - 1)
         epoch = self._log.epoch_of(first)
-        if epoch is not None and batches.leader_epoch[index] != epoch:
+        if epoch is not None and batches.leader_epoch[index] != epoch and not self._may_be_payload(index):
             cost += ENTRY
         if index == len(batches) - 1 and segment.end_offset == INT64_MAX:
             cost += LOG_END * sum(end <= first and end - size in values for end in self._log.known_ends)
-            cost += GAP_LARGE if before and first - before[0] >= LARGE_GAP and not self._is_cleaned else 0
+            cost += GAP_LARGE if self._is_far(index, first) else 0
             named = segment.times.get(self._last_timestamp)
             latest = range(size) if self._latest is None else self._latest
             cost += 0 if named is None or named - first in latest else ENTRY
@@ -457,7 +541,9 @@ def best_choice(
 
     ending_at = {first_offset - 1: nothing}
     nodes: list[tuple[Chosen, int]] = []  # and the node before it, -1 for none
-    best_of_all, least = nothing, (0, 0)
+    # Without what may be payload at the end, a gap before the next segment costs nothing.
+    left_out = [end_offset < INT64_MAX and any(one.is_doubtful for one in some) for some in [*candidates, ()]]
+    best_of_all, least = nothing, (gap if left_out[0] else 0, 0)
     without: list[tuple[_Score, int]] = []  # the best choice below each candidate, without a doubtful batch before it
     for index, some in enumerate(candidates):
         found: list[tuple[Candidate, _Score, int]] = []
@@ -483,13 +569,21 @@ def best_choice(
                 tree[slot] = max(tree[slot], (score, node))
                 slot += slot & -slot
             # Of the choices that end at one offset, the one with the most offsets has the smallest gaps.
-            total = (score.points + (gap if one.last_offset + 1 == end_offset else 0), score.offsets - one.last_offset)
+            total = (
+                score.points + (gap if one.last_offset + 1 == end_offset or left_out[index + 1] else 0),
+                score.offsets - one.last_offset,
+            )
             if (best_of_all[1] < 0 and not one.is_doubtful) or total >= least:
                 best_of_all, least = (score, node), total
-    chosen, node = list[Chosen](), best_of_all[1]
+    return _path(nodes, best_of_all[1])
+
+
+def _path(nodes: Sequence[tuple[Chosen, int]], node: int) -> list[Chosen]:
+    """Return what is chosen up to a node, in the order of the file."""
+    chosen: list[Chosen] = []
     while node >= 0:
-        one_chosen, node = nodes[node]
-        chosen.append(one_chosen)
+        one, node = nodes[node]
+        chosen.append(one)
     return chosen[::-1]
 
 

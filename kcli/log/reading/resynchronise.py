@@ -76,6 +76,7 @@ from kcli.log.reading.batch_search import (
     plausible_header,
     plausible_headers,
     records_end,
+    sized_headers,
     stated_next_offset,
 )
 from kcli.log.reading.header_chains import HeaderChains, PositionCache
@@ -188,7 +189,7 @@ class Resynchroniser:
         if len(batches) < 2:
             return found
         entries = dict(takewhile(lambda entry: entry[0] < batches.end[-1], self._positions.after(start - 1)))
-        segment = SegmentWitnesses(0, INT64_MAX, batches.base_offset[0], entries, searched=frozenset([start]))
+        segment = SegmentWitnesses(0, INT64_MAX, batches.base_offset[0], entries, searched={start: None})
         log = LogWitnesses(is_cleaned=not any(map(self._never_cleaned, headers[1:]))) if self._log is None else self._log
         is_cleaned = log.is_cleaned or self._is_cleaned(0) or self._is_cleaned(batches.position[1])
         chosen = OffsetExplanation(batches, segment, log._replace(is_cleaned=is_cleaned)).choose()
@@ -614,7 +615,15 @@ class Resynchroniser:
         """Return True if a plausible header between two bytes has a batch that contains `found`, and is not payload itself.
 
         The batch exceeds the file, or a chain leads on from its end: `found` is then inside the records of a damaged batch.
+        If other fields than the base offset, the length and the magic are damaged as well, its end must be that of the file, or
+        a header with a later offset must be there, from which a chain leads on.
         """
+        for header in sized_headers(self._file, position + 1, found, self._budget):
+            if header is None:
+                return True  # the budget is spent, and it is unknown
+            is_around = header.end_position > found and self._encloses(header, found)
+            if is_around and not is_within_record(self._file, position, header.position, self._budget):
+                return True
         for header in plausible_headers(self._file, position + 1, found, self._budget):
             if header is None:
                 return True  # the budget is spent, and it is unknown
@@ -624,6 +633,15 @@ class Resynchroniser:
             if leads_on and not is_within_record(self._file, position, header.position, self._budget):
                 return True
         return False
+
+    def _encloses(self, header: RecordBatch, found: int) -> bool:
+        """Return True if a batch with a header of which fields are damaged contains the batch at byte `found` by its length."""
+        inner, end = plausible_header(self._file, found), header.end_position
+        if inner is None or not self._floor <= header.base_offset < inner.base_offset or end > self._end:
+            return False
+        behind = plausible_header(self._file, end)
+        is_later = behind is not None and behind.base_offset > header.base_offset
+        return end == self._end or (is_later and self._chain_end(end) is None)
 
     def _indexed_behind(self, position: int) -> int | None:
         """Return the first byte after `position` that the .index points at and where a sound batch begins, or None."""
