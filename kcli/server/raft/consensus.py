@@ -147,7 +147,7 @@ class RaftCore(Replica):
             self.high_watermark = latest.end_offset
         quorum = self.quorum
         quorum.restore(stored, self.log.last_epoch, is_voter=self.is_voter)
-        self._requested_election = Election() if stored is None else stored
+        self._requested_election = stored
         if quorum.role is Role.CANDIDATE:
             quorum.restart_candidacy(voter_ids(self.voters), self.election_deadline_ms(now_ms))
             self.advance_election(now_ms)

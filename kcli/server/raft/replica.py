@@ -256,7 +256,7 @@ class Replica:
         self._version = 0
         self._stored_version = 0
         self._storing_version: int | None = None
-        self._requested_election = Election()
+        self._requested_election: Election | None = None
         self._flushed_offset = 0
         self._is_flushing = False
         self._flush_limit = NEVER_MS

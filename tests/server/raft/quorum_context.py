@@ -6,18 +6,22 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from kcli.format.kafka_uuid import Uuid
+from kcli.protocol.error_codes import NONE
 from kcli.server.raft.consensus import RaftCore
 from kcli.server.raft.messages import (
     BOOTSTRAP_SNAPSHOT_ID,
+    NO_NODE,
     Answer,
     AnswerArrived,
     AnyAnswer,
     AppendedControl,
+    BeginQuorumEpoch,
     ControlEntry,
     Effect,
     Election,
     ElectionStored,
     EpochEnd,
+    Fetch,
     FlushLog,
     FlushSnapshot,
     KRaftVersionEntry,
@@ -31,6 +35,8 @@ from kcli.server.raft.messages import (
     SnapshotId,
     StoreElection,
     TimeReached,
+    Vote,
+    VoteAnswer,
     VoterNode,
     VotersEntry,
 )
@@ -347,3 +353,45 @@ class Network:
     @property
     def leaders(self) -> list[int]:
         return [node_id for node_id, node in self.nodes.items() if node.core.quorum.is_leader]
+
+
+# ----------------------------------------------------------------------------------------------- a core in a given role
+
+
+def ready(role: str, **settings: object) -> Context:
+    """Return node 1 of the voters 1, 2 and 3 in a role, by the messages that lead there; a follower has leader 2 in epoch 5."""
+    node = Context(1, (1, 2, 3), **settings)  # type: ignore[arg-type]
+    if role == "follower":
+        node.ask(BeginQuorumEpoch(CLUSTER, 2, 5, key(1), endpoints(2)))
+    if role in ("prospective", "candidate", "leader", "resigned"):
+        node.forget()
+        node.advance(1000)
+    if role in ("candidate", "leader", "resigned"):
+        grant(node, 2)
+    if role in ("leader", "resigned"):
+        grant(node, 2)
+    if role == "resigned":
+        node._take(node.core.resign_epoch(node.core.quorum.epoch, node.now_ms))
+    assert node.state[0] == role, node.state
+    return node
+
+
+def grant(node: Context, *voters: int, is_granted: bool = True) -> None:
+    """Answer the latest Vote to each of these voters."""
+    for one in voters:
+        send = next(send for send, _ in reversed(node.sent(Vote)) if send.destination.node_id == one)
+        node.reply(send, VoteAnswer(NONE, node.core.quorum.epoch, NO_NODE, is_granted))
+
+
+def commit_epoch(node: Context, *voters: int) -> None:
+    """Let voters fetch to the end of the leader's log."""
+    for one in voters or (2,):
+        node.ask(fetch(node, one))
+
+
+def fetch(node: Context, replica: int, offset: int | None = None, **changes: object) -> Fetch:
+    """Return the Fetch of a replica whose log equals the leader's up to `offset`."""
+    log, epoch = node.log, node.core.quorum.epoch
+    offset = log.end_offset if offset is None else offset
+    last_epoch = log.entries[offset - log.start_offset - 1].epoch if offset > log.start_offset else 0
+    return Fetch(CLUSTER, key(replica), epoch, offset, last_epoch)._replace(**changes)  # type: ignore[arg-type]
