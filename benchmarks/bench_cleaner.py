@@ -56,7 +56,7 @@ from kcli.log.log_config import LogConfig
 from kcli.log.log_opener import open_log
 from kcli.log.log_validator import AppendOrigin
 from kcli.log.unified_log import UnifiedLog
-from tests.oracle.peer import QUICK_START, Peer
+from tests.oracle.peer import Peer
 
 NOW_MS = 1_700_000_000_000
 DEDUPE_BUFFER_BYTES = 128 * 1024 * 1024
@@ -233,8 +233,10 @@ def kafkas(peer: Peer, source: Path, work: Path) -> list[dict[str, Any]]:
         for copy, end in zip(copies, ends, strict=True)
     ]
     (work / "cases").write_text("".join(lines))
-    command = [word for word in peer.java_command("CleanLog", [str(work / "cases")]) if word not in QUICK_START]
-    ran = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    # With all compilers of the JVM, as a broker has them.
+    environment = {**os.environ, "KAFKA_PEER_OPTS": "-Xmx1g"}
+    command = peer.java_command("CleanLog", [str(work / "cases")])
+    ran = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
     for copy in copies:
         shutil.rmtree(copy)
     return [dict(json.loads(line), who="kafka", nth=at) for at, line in enumerate(ran.stdout.splitlines())]

@@ -11,6 +11,7 @@ import pytest
 from kcli.commands.app import COMMANDS
 from tests.conftest import missing
 from tests.oracle.brokers import KcliBroker, new_broker
+from tests.oracle.class_archive import class_archive
 from tests.oracle.peer import Peer, PeerMissingError
 
 
@@ -28,9 +29,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def kafka_peer(tmp_path_factory: pytest.TempPathFactory) -> Peer:
     """The real Kafka of this session; the test is skipped, with the reason, where it cannot be asked."""
     try:
-        return Peer(tmp_path_factory.mktemp("kafka-peer"))
+        peer = Peer(tmp_path_factory.mktemp("kafka-peer"))
     except PeerMissingError as error:
         missing(str(error))
+    archive = class_archive(peer)
+    if archive is not None:
+        peer.use_class_archive(archive)
+    return peer
 
 
 @pytest.fixture(scope="session")

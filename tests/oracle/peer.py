@@ -32,9 +32,9 @@
 
 The script that stands for Kafka is `../shared/apache-kafka/kafka` beside the checkout, or the file that the environment
 variable KCLI_KAFKA_PEER names: `libs` prints the folder of the jars, `java [FLAG...] CLASS [ARG...]` runs a class with
-them, `dump-log` is the dump tool; KAFKA_PEER_VERSION is the version, 4.3.1 without it. Java programs are compiled once into
-a folder that the caller gives (a session's temporary one): starting a JVM costs half a second, compiling one of these files
-two more. Everything runs under LC_ALL=C.UTF-8, since Java takes the encoding of its output from there.
+them, `dump-log` is the dump tool; KAFKA_PEER_VERSION is the version, 4.3.1 without it. Java programs are compiled once and
+kept next to the jars: starting a JVM costs half a second, compiling one of these files two more. Everything runs under
+LC_ALL=C.UTF-8, since Java takes the encoding of its output from there.
 """
 
 from __future__ import annotations
@@ -48,13 +48,14 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 ORACLE_DIR = Path(__file__).resolve().parent
 RUN_SECONDS = 600
-# For programs that live some seconds: they take half the CPU time so.
-QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+# For JVMs that live some seconds, brokers too: they take half the CPU time so. KAFKA_PEER_OPTS, if set, replaces all of this.
+QUICK_START = "-Xmx1g -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 # A dump of one (damaged) file that takes longer than this counts as hung; the others go on in a new JVM.
 DUMP_SECONDS = 60
 _EXIT_HUNG = -1
@@ -134,7 +135,7 @@ def stated(answer: dict[str, Any]) -> dict[str, str]:
 
 
 class Peer:
-    """The real Kafka of one test session. `work_dir` (a path) takes the compiled programs and lists of cases.
+    """The real Kafka of one test session. `work_dir` (a path) takes its script and lists of cases.
 
     A version of which Maven has the broker, but not the tools, gets them from another Kafka: `tools`, which is itself without.
     Raises PeerMissingError when the script, java or the jars (which Maven fetches once) cannot be had.
@@ -149,19 +150,26 @@ class Peer:
                 raise PeerMissingError(f"no real Kafka: `{tool}` is not on the PATH ({reason})")
         self.version = version
         self.tools = tools or self
-        if tools is not None:
-            own = work_dir / f"kafka-{version}"
-            own.write_text(f'#!/bin/sh\nKAFKA_PEER_VERSION={version} exec {shlex.quote(str(script))} "$@"\n')
-            own.chmod(0o755)
-            script = own
-        self.script = script
+        self._given_script = script
+        self.script = work_dir / f"kafka-{version}"
         self.work_dir = work_dir
+        self._write_script(QUICK_START)
         self._compiled: dict[str, Path] = {}
-        libs = self._run([str(script), "libs"], None, b"", 600)
+        libs = self._run([str(self.script), "libs"], None, b"", 600)
         if libs.exit_code != 0:
             raise PeerMissingError(f"no real Kafka: its jars could not be fetched: {libs.stderr.strip()[-300:]}")
         self.libs_dir = Path(libs.stdout.decode().strip())
         self._more_libs: list[Path] = []
+
+    def _write_script(self, flags: str) -> None:
+        """Write the script of this version, whose JVMs have these flags."""
+        options = f'export KAFKA_PEER_VERSION={self.version} KAFKA_PEER_OPTS="${{KAFKA_PEER_OPTS:-{flags}}}"'
+        self.script.write_text(f'#!/bin/sh\n{options}\nexec {shlex.quote(str(self._given_script))} "$@"\n')
+        self.script.chmod(0o755)
+
+    def use_class_archive(self, archive: Path) -> None:
+        """Let all JVMs map the classes of `archive` (class_archive.py makes it); they do not warn if they cannot."""
+        self._write_script(f"{QUICK_START} -XX:SharedArchiveFile={archive} -Xlog:disable")
 
     def add_libraries(self, artifact: str) -> None:
         """Put a Maven artifact (group:name:version) and what it needs on the class path; its jars are fetched once.
@@ -202,11 +210,12 @@ class Peer:
         return self._run(self.java_command(program, args), cwd, stdin, timeout_seconds)
 
     def java_command(self, program: str, args: Sequence[str] = ()) -> list[str]:
-        """The words that run `program`, compiled on first use. Raises PeerFailedError when it does not compile."""
+        """Return the words that run `program`, compiled on first use. Raises PeerFailedError when it does not compile."""
         classes_dir = self._compile(program)
-        class_path = os.pathsep.join((str(classes_dir), *(f"{directory}/*" for directory in (self.libs_dir, *self._more_libs))))
+        # Kafka's jars come first, as in the archive of classes: the JVM uses it for class paths that begin with its own.
+        class_path = os.pathsep.join((*(f"{directory}/*" for directory in (self.libs_dir, *self._more_libs)), str(classes_dir)))
         # The script gives a -cp of its own first; java heeds the last one.
-        return [str(self.script), "java", *QUICK_START, "-cp", class_path, program, *args]
+        return [str(self.script), "java", "-cp", class_path, program, *args]
 
     def dump_log(self, args: Sequence[str], cwd: Path | None = None) -> Outcome:
         """Run Kafka's dump tool as a process of its own, in `cwd`, so that paths in `args` may be relative to it."""
@@ -281,23 +290,33 @@ class Peer:
         return [bytes.fromhex(line) for line in ran.stdout.decode("ascii").split("\n")[:-1]]
 
     def _compile(self, program: str) -> Path:
+        """Return the folder of the classes of `program`, which are kept next to the jars until a program here changes."""
         if program in self._compiled:
             return self._compiled[program]
-        classes_dir = self.work_dir / f"classes-{program}"
-        classes_dir.mkdir(parents=True, exist_ok=True)
-        source = ORACLE_DIR / f"{program}.java"
-        compiler = ["-m", "jdk.compiler/com.sun.tools.javac.Main", "-Xlint:all,-processing,-path", "-encoding", "UTF-8"]
-        # java expands `*` in a class path, the compiler as a module does not.
         folders = (self.libs_dir, *self._more_libs)
-        jars = os.pathsep.join(str(jar) for folder in folders for jar in sorted(folder.glob("*.jar")))
         # What a program shares with others is found, and compiled, by its name.
-        sources = ["-sourcepath", str(ORACLE_DIR), "-implicit:class"]
-        command = ["java", *compiler, "-cp", jars, *sources, "-d", str(classes_dir), str(source)]
-        ran = self._run(command, None, b"", RUN_SECONDS)
-        if ran.exit_code != 0:
-            raise PeerFailedError(f"{source.name} does not compile: {(ran.stdout.decode() + ran.stderr)[:2000]}")
+        sources = sorted(ORACLE_DIR.glob("*.java"))
+        of = hashlib.sha256(repr((folders, [(path.name, path.read_bytes()) for path in sources])).encode()).hexdigest()[:16]
+        classes_dir = self.libs_dir.parent / "programs" / of / program
+        if not classes_dir.exists():
+            self._compile_to(program, folders, classes_dir)
         self._compiled[program] = classes_dir
         return classes_dir
+
+    def _compile_to(self, program: str, folders: Sequence[Path], classes_dir: Path) -> None:
+        classes_dir.parent.mkdir(parents=True, exist_ok=True)
+        source = ORACLE_DIR / f"{program}.java"
+        # java expands `*` in a class path, the compiler as a module does not.
+        jars = os.pathsep.join(str(jar) for folder in folders for jar in sorted(folder.glob("*.jar")))
+        compiler = ["-m", "jdk.compiler/com.sun.tools.javac.Main", "-Xlint:all,-processing,-path", "-encoding", "UTF-8"]
+        with tempfile.TemporaryDirectory(dir=classes_dir.parent) as made:
+            words = ["-cp", jars, "-sourcepath", str(ORACLE_DIR), "-implicit:class", "-d", f"{made}/classes", str(source)]
+            ran = self._run(["java", *QUICK_START.split(), *compiler, *words], None, b"", RUN_SECONDS)
+            if ran.exit_code != 0:
+                raise PeerFailedError(f"{source.name} does not compile: {(ran.stdout.decode() + ran.stderr)[:2000]}")
+            # Another process may have been faster.
+            with suppress(OSError):
+                os.replace(f"{made}/classes", classes_dir)
 
     @staticmethod
     def _run(command: Sequence[str], cwd: Path | None, stdin: bytes, timeout_seconds: float) -> Outcome:
