@@ -164,7 +164,7 @@ class MemoryLog:
         """A record counts as a byte; a batch is read whole, and at least one."""
         found: list[Entry] = []
         for entry in self.entries[offset - self.start_offset :]:
-            if len(found) >= max_bytes and entry.batch != found[-1].batch:
+            if found and len(found) >= max_bytes and entry.batch != found[-1].batch:
                 break
             found.append(entry)
         return Batches(found) or None
