@@ -3,7 +3,8 @@
     what                       how
     -------------------------  -----------------------------------------------------------------------------------------
     start                      `start` (kcli.log.managing.log_startup): a generator of time slices
-    a new partition            is made in the directory with the requested id, else in the one with the fewest logs
+    a new partition            is made in the directory with the requested id, else in the one with the fewest logs that
+                               is not cordoned
     deletion                   the directory is renamed to `<topic>-<partition>.<32 hex digits>-delete` and removed later
     background tasks           see below: retention, flushes, checkpoints, deletions, producers, moving replicas;
                                kcli.log.cleaner: compacted logs, the one with the largest dirty ratio first
@@ -48,7 +49,7 @@ no checkpoint then), any other task after FAULT_PAUSE_MS. OSError and StorageErr
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -125,6 +126,8 @@ class LogManager(LogRegistry):
         super().__init__(disk, files, log_dirs, rng, settings, report, wall)
         self.checkpoints = LogCheckpoints(self)
         self.mover = ReplicaMover(self, on_caught_up)
+        # The directories that get no new logs (KIP-1066), which may change at any time.
+        self.cordoned_dirs: Callable[[], Collection[str]] = lambda: ()
         self.tasks_began_ms = 0
         self._is_closing = False
         self._cleaning: Task | None = None
@@ -251,7 +254,10 @@ class LogManager(LogRegistry):
         counts = dict.fromkeys(self.dirs, 0)
         for log in self.all_logs():
             counts[parent_path(log.directory)] += 1
-        return sorted(self.online_dirs(), key=lambda log_dir: counts[log_dir.path])
+        cordoned = self.cordoned_dirs()
+        online = list(self.online_dirs())
+        usable = [log_dir for log_dir in online if log_dir.path not in cordoned] or online
+        return sorted(usable, key=lambda log_dir: counts[log_dir.path])
 
     # ------------------------------------------------------------------------------------------------- configurations
 

@@ -125,7 +125,14 @@ def _open_envelope(envelope: Message, carrier: Connection) -> Connection:
     key = read_request_header(envelope.request_data)[0]
     if key not in FORWARDABLE:
         raise _EnvelopeError(error_codes.INVALID_REQUEST, f"{API_KEYS[key].name} is not eligible for forwarding")
-    return Connection(carrier.connection_id, carrier.listener, host, principal=principal, is_internal=carrier.is_internal)
+    return Connection(
+        carrier.connection_id,
+        carrier.listener,
+        host,
+        principal=principal,
+        is_internal=carrier.is_internal,
+        is_forwarded=True,
+    )
 
 
 def _is_not_controller(request: Buffer, answer: bytes) -> bool:

@@ -23,7 +23,8 @@ from kcli.network.events import ClosePeer, PeerAddress, PeerClosed, ResponseRece
 class Connection:
     """A client's connection; the shell makes one and passes the same object in each event.
 
-    `is_internal` is set for requests of the node to itself, `is_closed` after ConnectionClosed. `shell` belongs to the shell.
+    `is_internal` is set for requests of the node to itself, `is_forwarded` for the request in an Envelope, `is_closed` after
+    ConnectionClosed. `shell` belongs to the shell.
     """
 
     __slots__ = (
@@ -31,6 +32,7 @@ class Connection:
         "client_port",
         "connection_id",
         "is_closed",
+        "is_forwarded",
         "is_internal",
         "listener",
         "principal",
@@ -50,6 +52,7 @@ class Connection:
         security_protocol: str = "PLAINTEXT",
         principal: str = "User:ANONYMOUS",
         is_internal: bool = False,
+        is_forwarded: bool = False,
     ) -> None:
         self.connection_id = connection_id
         self.listener = listener
@@ -58,6 +61,7 @@ class Connection:
         self.security_protocol = security_protocol
         self.principal = principal
         self.is_internal = is_internal
+        self.is_forwarded = is_forwarded
         self.is_closed = False
         self.software_name = ""
         self.software_version = ""

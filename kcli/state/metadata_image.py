@@ -187,6 +187,11 @@ class MetadataImage:
             for index, partition in new.partitions.items():
                 self._partition_changed(new.topic_id, index, None, partition)
 
+    @property
+    def metadata_version(self) -> int:
+        """The level of metadata.version, 0 before the first records of a cluster."""
+        return self.features.get("metadata.version", 0)
+
     def topic(self, name: str) -> Topic | None:
         """Return the topic with that name, or None."""
         topic_id = self.topic_ids.get(name)

@@ -55,6 +55,7 @@ class Answers:
         self.dynamic = DynamicConfig(config)
         self.loggers = Loggers(lambda line: None)
         self._apply(record("RegisterBrokerRecord", broker_id=1))
+        self._apply(record("FeatureLevelRecord", name="metadata.version", feature_level=30))
         self._apply(record("FeatureLevelRecord", name="eligible.leader.replicas.version", feature_level=1))
         self._apply(*elr_safety_records(self.image, self.dynamic.current))
 

@@ -9,8 +9,9 @@ A client that may not DESCRIBE the cluster gets CLUSTER_AUTHORIZATION_FAILED; be
 directories.
 
 AlterReplicaLogDirs answers that a move has begun; it ends when the new replica has caught up (replica_mover). For a
-directory that is not in log.dirs it answers LOG_DIR_NOT_FOUND. The directory of a partition that is not hosted here is
-remembered for the time when it is, and the answer is the error of a missing partition.
+directory that is not in log.dirs it answers LOG_DIR_NOT_FOUND, for a cordoned one INVALID_REPLICA_ASSIGNMENT (KIP-1066). The
+directory of a partition that is not hosted here is remembered for the time when it is, and the answer is the error of a
+missing partition.
 """
 
 from __future__ import annotations
@@ -40,12 +41,11 @@ def _fill(context: RequestContext, request: Message, results: list[Message]) -> 
     wanted = None
     if request.topics is not None:
         wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
-    broker, budget = context.broker, SliceBudget()
-    registered = broker.metadata.image.brokers.get(broker.node_id)
-    cordoned = (registered.cordoned_log_dirs if registered is not None else None) or []
-    for found in broker.replica_manager.log_manager.describe_log_dirs():
+    log_manager, budget = context.broker.replica_manager.log_manager, SliceBudget()
+    cordoned = log_manager.cordoned_dirs()
+    for found in log_manager.describe_log_dirs():
         result = _result(context, found)
-        result.is_cordoned = found.directory_id is not None and found.directory_id in cordoned
+        result.is_cordoned = found.path in cordoned
         results.append(result)
         topics: dict[str, Message] = {}
         for replica in found.replicas:
@@ -100,8 +100,11 @@ def handle_alter_replica_log_dirs(context: RequestContext, request: Message) -> 
 
 
 def _move(context: RequestContext, topic: str, index: int, path: str) -> int:
+    log_manager = context.broker.replica_manager.log_manager
+    if path in log_manager.cordoned_dirs():
+        return error_codes.INVALID_REPLICA_ASSIGNMENT
     try:
-        context.broker.replica_manager.log_manager.mover.move(topic, index, path, context.now_ms)
+        log_manager.mover.move(topic, index, path, context.now_ms)
     except NotHostedError:
         return context.broker.replica_manager.missing_partition_code(topic, index)
     except StorageError as error:

@@ -65,7 +65,7 @@ from kcli.server.replication.share.share_partition_manager import SharePartition
 from kcli.server.replication.share_persister import DefaultStatePersister, ShareKey
 from kcli.server.replication.transaction_verification import AddPartitionsToTxnManager
 from kcli.server.scheduler import Scheduler
-from kcli.state.image_records import number_of
+from kcli.state.image_records import CORDONED_LOG_DIRS_SINCE, number_of
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import SECURITY_PROTOCOLS
 
@@ -113,6 +113,7 @@ class Broker:
         self.client_metrics = ClientMetricsManager(rng)
         self.computations = computations
         self.scheduler = scheduler
+        log_manager.cordoned_dirs = lambda: self.cordoned_log_dirs
         self.topic_configs = TopicConfigs(self.config, self.metadata)
         self.replica_manager = ReplicaManager(self.node_id, self.metadata, log_manager, timer, flushes, loggers[REPLICATION])
         self.controller = controller
@@ -249,6 +250,12 @@ class Broker:
     def metadata_offset(self) -> int:
         """The offset of the last metadata record that was applied, -1 for none."""
         return self.metadata.offset
+
+    @property
+    def cordoned_log_dirs(self) -> list[str]:
+        """The log directories that get no new replicas, none if the metadata.version does not have them (KIP-1066)."""
+        is_served = self.image.metadata_version >= CORDONED_LOG_DIRS_SINCE
+        return self.config.current.cordoned_log_dirs if is_served else []
 
     def begin(self, now_ms: int) -> None:
         """Begin to follow the metadata; the rest of the start follows from what is committed (kcli.server.broker.startup)."""

@@ -12,7 +12,9 @@
 
 A request that the controller does not answer, or refuses, is sent again after RETRY_MS, twice as long each time, up to
 broker.heartbeat.interval.ms; a refusal is logged once for each error. A broker that was unregistered while it runs registers
-again (Kafka's goes on sending heartbeats). A broker that is stopped waits SHUTDOWN_TIMEOUT_MS for the controller.
+again (Kafka's goes on sending heartbeats). A broker that is stopped waits SHUTDOWN_TIMEOUT_MS for the controller. Heartbeats
+contain the directories that are offline and, from metadata.version 4.3-IV0 on, those that are cordoned (KIP-1066); a change of
+these is sent at once.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, BROKER_HEARTBEAT, BROKER_REGISTRATION
 from kcli.protocol.message import Message
 from kcli.server.log_lines import Line, WarningLine
+from kcli.state.image_records import CORDONED_LOG_DIRS_SINCE
 
 if TYPE_CHECKING:
     from kcli.server.broker.broker import Broker
@@ -64,6 +67,7 @@ class BrokerLifecycleManager:
         self._logged_refusal = error_codes.NONE
         self._failed_attempts = 0
         self._has_news = False  # metadata was applied after the last heartbeat
+        self._stated_cordoned: list[Uuid] | None = None  # in the last heartbeat
         self.has_been_unfenced = False
         self.state = BrokerState.NOT_RUNNING
         self.broker_epoch = -1
@@ -119,8 +123,18 @@ class BrokerLifecycleManager:
     def metadata_changed(self, now_ms: int) -> None:
         """Note that metadata was applied; a broker that is still fenced sends a heartbeat at once."""
         self._has_news = True
-        if self.state is BrokerState.RECOVERY:
+        if self.state is BrokerState.RECOVERY or (self.state is BrokerState.RUNNING and self._is_cordoned_changed()):
             self._beat(now_ms)
+
+    def _is_cordoned_changed(self) -> bool:
+        return self._cordoned() != self._stated_cordoned
+
+    def _cordoned(self) -> list[Uuid] | None:
+        """Return the ids of the cordoned directories, None if the metadata.version does not have them."""
+        if self._broker.image.metadata_version < CORDONED_LOG_DIRS_SINCE:
+            return None
+        paths, dirs = self._broker.cordoned_log_dirs, self._broker.log_manager.dirs
+        return [directory_id for path in paths if path in dirs and (directory_id := dirs[path].directory_id)]
 
     def stop(self, now_ms: int, on_released: Callable[[int], None]) -> None:
         """Ask the controller for a shutdown; then `on_released(now_ms)`. A second call is ignored."""
@@ -159,6 +173,7 @@ class BrokerLifecycleManager:
             return
         self._is_asking = True
         self._has_news = False
+        self._stated_cordoned = self._cordoned()
         request = API_KEYS[BROKER_HEARTBEAT].request.new(
             broker_id=self._broker.node_id,
             broker_epoch=self.broker_epoch,
@@ -166,6 +181,7 @@ class BrokerLifecycleManager:
             want_fence=False,
             want_shut_down=self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN,
             offline_log_dirs=self._broker.log_manager.offline_directory_ids(),
+            cordoned_log_dirs=self._stated_cordoned,
         )
         self._broker.controller.send(BROKER_HEARTBEAT, request, self._beaten)
 
@@ -190,6 +206,8 @@ class BrokerLifecycleManager:
         after_ms = self._interval_ms
         if self.state is not BrokerState.RUNNING:
             after_ms = 0 if self._has_news else FENCED_HEARTBEAT_MS
+        elif self._is_cordoned_changed():
+            after_ms = 0
         self._again(after_ms, now_ms, self._beat)
 
     def _unregistered(self, now_ms: int) -> None:

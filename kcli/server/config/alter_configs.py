@@ -12,7 +12,8 @@
     preprocess, at the broker          keys named twice, nulls; its own and the cluster's broker configuration, which it
                                        must be able to run with (broker_changes)
     decide, at the active controller   lists, sizes, whether the resource exists, the rules of topics, groups and client
-                                       metrics, min.insync.replicas if eligible leader replicas (ELR) depend on it
+                                       metrics, min.insync.replicas if eligible leader replicas (ELR) depend on it;
+                                       cordoned.log.dirs needs metadata.version 4.3-IV0 (KIP-1066)
 
 APPEND and SUBTRACT start from the resource's own value, else from Kafka's default for the key; their operand is split at
 commas, and blanks are kept. A change without effect writes no record, except for brokers: Kafka's brokers read their key
@@ -36,7 +37,7 @@ from kcli.server.config.request_errors import ConfigRequestError, invalid_config
 from kcli.server.config.server_config import ServerConfig
 from kcli.server.config.topic_config import check_topic_config
 from kcli.server.config.values import split_list
-from kcli.state.image_records import new_record, number_of
+from kcli.state.image_records import CORDONED_LOG_DIRS_SINCE, new_record, number_of
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import CONFIG_RESOURCE_TYPES, ConfigResource
 
@@ -44,6 +45,7 @@ SET, DELETE, APPEND, SUBTRACT = range(4)
 MAX_VALUE_CHARACTERS = 32767
 ELR_FEATURE = "eligible.leader.replicas.version"
 _MIN_ISR = "min.insync.replicas"
+_CORDONED = "cordoned.log.dirs"
 _LISTS: dict[str, ConfigTable] = {"BROKER": BROKER_KEYS, "TOPIC": TOPIC_KEYS}  # the only lists that Kafka accepts here
 Changes = dict[str, str | None]
 
@@ -110,6 +112,19 @@ def _check_broker_layer(resource: ConfigResource, layer: Mapping[str, str], dyna
 
 
 # --------------------------------------------------------------------------------------------------- the active controller
+
+
+def check_unforwarded(resource: ConfigResource, operations: Iterable[Operation], image: MetadataImage) -> None:
+    """Check a change that a controller gets from a client, and no broker has checked. Raises ConfigRequestError."""
+    if resource.type != "BROKER":
+        return
+    current = image.configs.get(resource, {})
+    text = _changes(resource, (one for one in operations if one.name == _CORDONED), current).get(_CORDONED)
+    if not {*split_list(text or "")} <= {*split_list(current.get(_CORDONED, ""))}:
+        what = (
+            f"{_CORDONED}={text} has other directories than now; a controller cannot check them: send the request to the broker"
+        )
+        raise ConfigRequestError(INVALID_CONFIG, what)
 
 
 def decide(
@@ -185,6 +200,10 @@ def _apply(current: Mapping[str, str], changes: Changes) -> dict[str, str]:
 
 def _records(resource: ConfigResource, changes: Changes, image: MetadataImage, config: ServerConfig) -> list[Message]:
     _check_elr(resource, changes, image)
+    if resource.type == "BROKER" and _CORDONED in changes and image.metadata_version < CORDONED_LOG_DIRS_SINCE:
+        raise ConfigRequestError(
+            INVALID_CONFIG, f"{_CORDONED} needs metadata.version 4.3-IV0; upgrade it (kcli features upgrade)"
+        )
     for name, value in changes.items():
         if value is not None and len(value) > MAX_VALUE_CHARACTERS:
             raise invalid_config(f"the value of {name} has {len(value)} characters; the limit is {MAX_VALUE_CHARACTERS}")

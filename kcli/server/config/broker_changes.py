@@ -52,8 +52,8 @@ _THREADS = (
     "remote.log.manager.follower.thread.pool.size",
     "remote.log.reader.threads",
 )
-# Kafka opens and closes listeners while it runs, and does not place logs in directories that are cordoned (KIP-1066).
-_FIXED_HERE = frozenset(("listeners", "listener.security.protocol.map", "cordoned.log.dirs"))
+# Kafka opens and closes listeners while it runs.
+_FIXED_HERE = frozenset(("listeners", "listener.security.protocol.map"))
 _SAME_AS_RETENTION = -2  # the value of log.local.retention.* for "the same as log.retention.*"
 
 

@@ -234,6 +234,9 @@ def _connections(config: ServerConfig) -> list[str]:
 def _directories(config: ServerConfig) -> list[str]:
     cordoned = config.get_list("cordoned.log.dirs")
     unknown = [path for path in cordoned if path != "*" and config.stated_log_dir(path) not in config.log_dirs]
+    if "*" in cordoned and len(cordoned) > 1:
+        where = config.where("cordoned.log.dirs")
+        return [f"cordoned.log.dirs: * is all log directories and must be the only value; remove the others{where}"]
     return [
         f"cordoned.log.dirs: {path} is not in log.dirs, which are {', '.join(config.log_dirs)}"
         f"{config.where('cordoned.log.dirs')}"

@@ -77,6 +77,7 @@ controlled.shutdown.enable: Whether a broker that stops transfers its leadership
 controller.listener.names: The names of the controllers' listeners.
 controller.quorum.bootstrap.servers: The addresses by which the controllers are found.
 controller.quorum.voters: The controllers of a static quorum, each as id@host:port.
+cordoned.log.dirs: The log directories that get no new replicas; * is all of them.
 default.replication.factor: The number of replicas of a partition if neither the client nor an assignment sets it.
 delete.topic.enable: Whether topics can be deleted.
 errors.deadletterqueue.auto.create.topics.enable: Whether the topic of a share group's dead letter queue is created if it does \

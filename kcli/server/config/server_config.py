@@ -181,6 +181,12 @@ class ServerConfig(ConfigReader):
         return list({realpath(path): path for path in reversed(self.get_list("log.dirs"))}.values())[::-1]
 
     @cached_property
+    def cordoned_log_dirs(self) -> list[str]:
+        """The directories that get no new replicas (KIP-1066), by the same paths as in log_dirs; `*` is all of them."""
+        stated = self.get_list("cordoned.log.dirs")
+        return self.log_dirs if "*" in stated else [self.stated_log_dir(path) for path in stated]
+
+    @cached_property
     def metadata_log_dir(self) -> str:
         """The directory of the metadata log; by the same path as in log_dirs if it is one of these."""
         return self.stated_log_dir(self.get_str("metadata.log.dir"))

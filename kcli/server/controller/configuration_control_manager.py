@@ -8,6 +8,8 @@ change is refused; the other resources of the request are altered.
     TOPIC, GROUP, CLIENT_METRICS, BROKER ""      yes
     BROKER, this node                            yes
     BROKER, another that is registered           no: that broker does it before it forwards the request
+
+A request that no broker has forwarded may only remove values of cordoned.log.dirs: a controller does not know the directories.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from kcli.protocol import error_codes
 from kcli.protocol.apis import ALTER_CONFIGS, API_KEYS, INCREMENTAL_ALTER_CONFIGS
 from kcli.protocol.message import Message
 from kcli.server.config.alter_configs import (
+    SET,
     Operation,
+    check_unforwarded,
     decide,
     decide_replacement,
     preprocess,
@@ -43,6 +47,8 @@ class ConfigurationControlManager:
 
         def alter(resource: ConfigResource, configs: list[Message]) -> list[Message]:
             operations = [Operation(config.name, config.config_operation, config.value) for config in configs]
+            if not info.is_forwarded:
+                check_unforwarded(resource, operations, self._state.image)
             if self._is_preprocessed_here(resource):
                 preprocess(resource, operations, self._state.image, self._state.dynamic)
             return decide(resource, operations, self._state.image, self._state.dynamic.current)
@@ -54,6 +60,9 @@ class ConfigurationControlManager:
 
         def alter(resource: ConfigResource, configs: list[Message]) -> list[Message]:
             values = {config.name: config.value for config in configs}
+            if not info.is_forwarded:
+                sets = [Operation(name, SET, value) for name, value in values.items()]
+                check_unforwarded(resource, sets, self._state.image)
             if self._is_preprocessed_here(resource):
                 preprocess_replacement(resource, values, self._state.dynamic)
             return decide_replacement(resource, values, self._state.image, self._state.dynamic.current)

@@ -123,7 +123,7 @@ class ControllerApis:
         elif key == DESCRIBE_CONFIGS:
             self._describe_configs(request, answer, respond, now_ms)
         else:
-            context = ControllerRequestContext(version, connection.principal, now_ms)
+            context = ControllerRequestContext(version, connection.principal, now_ms, connection.is_forwarded)
             if key == INCREMENTAL_ALTER_CONFIGS and names_loggers(request):
                 self._alter_with_loggers(request, context, answer)
             else:

@@ -18,11 +18,12 @@ class ApiError(Exception):
 
 
 class ControllerRequestContext(NamedTuple):
-    """The context of a request: version, principal, and the time in ms."""
+    """The context of a request: version, principal, the time in ms, and whether a broker forwarded it, which checked it."""
 
     version: int
     principal: str
     now_ms: int
+    is_forwarded: bool = False
 
 
 class ControllerResult(NamedTuple):

@@ -76,6 +76,8 @@ kafka_log_log_logendoffset | gauge | topic partition | The offset of the next re
 kafka_log_log_numlogsegments | gauge | topic partition | Segments of a log
 kafka_log_logmanager_offlinelogdirectorycount | gauge |  | Log directories that failed
 kafka_log_logmanager_logdirectoryoffline | gauge | logDirectory | 1 for a log directory that failed
+kafka_log_logmanager_cordonedlogdirectorycount | gauge |  | Log directories that get no new replicas
+kafka_log_logmanager_logdirectorycordoned | gauge | logDirectory | 1 for a log directory that gets no new replicas
 kafka_log_logflushstats_logflushrateandtimems | summary |  | Milliseconds of flushes to the disk
 kafka_log_logcleaner_cleaner_recopy_percent | gauge |  | Percentage of bytes that the threads' last rounds kept
 kafka_log_logcleaner_max_clean_time_secs | gauge |  | Seconds of the longest of the threads' last rounds, with throttling

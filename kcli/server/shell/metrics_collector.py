@@ -213,6 +213,10 @@ def _sample_logs(log_manager: LogManager, raw: RawSamples) -> Iterator[None]:
     raw.add("kafka_log_logmanager_offlinelogdirectorycount", sum(offline.values()))
     for path, is_offline in offline.items():
         raw.add("kafka_log_logmanager_logdirectoryoffline", is_offline, path)
+    cordoned = log_manager.cordoned_dirs()
+    raw.add("kafka_log_logmanager_cordonedlogdirectorycount", len(cordoned))
+    for path in log_manager.dirs:
+        raw.add("kafka_log_logmanager_logdirectorycordoned", path in cordoned, path)
 
 
 def _log_sample(log: UnifiedLog) -> LogSample:

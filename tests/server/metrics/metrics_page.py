@@ -59,7 +59,6 @@ server_raft_metrics_election_latency_* server_raft_metrics_fetch_records_rate \
 server_raft_metrics_number_unknown_voter_connections server_raft_metrics_uncommitted_voter_change \
 | A quorum of several voters is not served
 log_log_retentionsizeinpercent utils_throttler_cleaner_io_count | Retention and the cleaner's bytes are not counted
-log_logmanager_cordonedlogdirectorycount log_logmanager_logdirectorycordoned | Cordoned log directories are not counted
 server_kafkaserver_linux_disk_* server_controllerserver_linux_disk_* server_app_info_* | See /proc/PID/io and \
 process_start_time_seconds
 server_kafka_metrics_count_count server_*server_yammer_metrics_count | Metrics of Java's libraries

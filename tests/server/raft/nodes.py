@@ -89,11 +89,11 @@ class Follower:
         self.leaders.append((leader_id, epoch))
 
 
-def formatted(directory: Path, seed: int = 1, disk: LogDisk | None = None) -> Path:
+def formatted(directory: Path, seed: int = 1, disk: LogDisk | None = None, release: str | None = None) -> Path:
     """A directory that was formatted for one node with a dynamic quorum."""
     dice, disk = random.Random(seed), OsDisk() if disk is None else disk
     voter = Voter(NODE_ID, random_uuid(dice.randbytes), {"CONTROLLER": ("127.0.0.1", PORT)})
-    features = initial_features({}, None, is_dynamic_quorum=True)
+    features = initial_features({}, release, is_dynamic_quorum=True)
     plan = FormatPlan(None, NODE_ID, (str(directory),), str(directory), features, [voter])
     format_directories(disk, plan, dice.randbytes, START_MS)
     return directory
