@@ -187,7 +187,8 @@ class QuorumState:
         """Enter an epoch, or stay in it and vote. Raises QuorumStateError for an earlier epoch."""
         if epoch < self.epoch:
             raise QuorumStateError(f"epoch {epoch} is over: the epoch is {self.epoch}")
-        if epoch == self.epoch and self.role in (Role.CANDIDATE, Role.LEADER, Role.RESIGNED):
+        is_vote = self.role is Role.UNATTACHED and voted is not None
+        if epoch == self.epoch and self.role is not Role.PROSPECTIVE and not is_vote:
             raise QuorumStateError(f"a node that is {self.role} in epoch {epoch} cannot become unattached in it")
         kept = self.voted if epoch == self.epoch else None
         if kept is not None and voted is not None and kept != voted:
