@@ -48,8 +48,10 @@ from kcli.server.raft.fetching import (
     handle_fetch_answer,
     handle_fetch_snapshot,
     handle_fetch_snapshot_answer,
+    note_leaderless,
     send_fetch,
     snapshot_flushed,
+    unasked_voters,
 )
 from kcli.server.raft.leader_state import LeaderState
 from kcli.server.raft.messages import (
@@ -158,6 +160,10 @@ class RaftCore(Replica):
             self.become_follower(quorum.epoch, quorum.leader_id, endpoints, now_ms)
         else:
             quorum.deadline_ms = self.election_deadline_ms(now_ms)
+        others = [node_id for node_id in voter_ids(self.voters) if node_id != self.local_id]
+        if self.config.elects_at_once and self.is_voter and others and self.local_id < min(others):
+            # Only one voter does so, since several at once could split the votes.
+            self.leaderless = frozenset()
         if self.is_only_voter and not quorum.is_leader:
             quorum.role = Role.UNATTACHED  # also from Resigned and Follower: there is no other node to wait for
             self.become_prospective(now_ms)
@@ -289,6 +295,8 @@ class RaftCore(Replica):
                 self.report(f"the leader does not change the voters of the metadata quorum: {answer.message}")
         elif self._may_use(answer, request, now_ms):
             self._use(found.node_id, request, answer, now_ms)
+        if isinstance(answer, FetchAnswer):
+            note_leaderless(self, found.node_id, answer)
         is_same_role = before == (self.quorum.role, self.quorum.epoch)
         if answer.error != error_codes.NONE and is_same_role:
             self.requests.failed(found.node_id, now_ms)
@@ -341,7 +349,8 @@ class RaftCore(Replica):
         quorum, is_stopping = self.quorum, self.shutdown_deadline_ms is not None
         is_over = now_ms >= quorum.deadline_ms and not is_stopping
         match quorum.role:
-            case Role.UNATTACHED if is_over and self.is_voter:
+            case Role.UNATTACHED if self.is_voter and not is_stopping and (is_over or self._may_elect_at_once):
+                self.leaderless = None
                 self.become_prospective(now_ms)
             case Role.UNATTACHED:
                 send_fetch(self, now_ms)
@@ -363,6 +372,10 @@ class RaftCore(Replica):
                 self.become_unattached(quorum.epoch + 1, now_ms)
             case Role.RESIGNED:
                 send_end_of_epoch(self, now_ms)
+
+    @property
+    def _may_elect_at_once(self) -> bool:
+        return self.leaderless is not None and self.quorum.leader_id == NO_NODE and not unasked_voters(self)
 
     def _lead(self, leader: LeaderState, now_ms: int) -> None:
         if self.is_election_stored:

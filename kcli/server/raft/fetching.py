@@ -35,6 +35,7 @@ from kcli.server.raft.messages import (
 )
 from kcli.server.raft.quorum_state import Role
 from kcli.server.raft.replica import Replica, is_real_snapshot
+from kcli.server.raft.voter_set import voter_ids
 
 # ----------------------------------------------------------------------------------------------------------- the leader
 
@@ -277,9 +278,29 @@ def send_fetch(replica: Replica, now_ms: int) -> None:
         else:
             _send_fetch(replica, leader, now_ms)
         return
+    if quorum.role is Role.UNATTACHED:
+        unasked = (replica.voter_destination(node_id) for node_id in sorted(unasked_voters(replica)))
+        for destination in unasked:
+            if destination is not None and replica.requests.is_ready(destination.node_id):
+                _send_fetch(replica, destination, now_ms)
+                return
     ready = [server for server in replica.bootstrap_servers() if replica.requests.is_ready(server.node_id)]
     if ready:
         _send_fetch(replica, ready[replica.rng.below(len(ready))], now_ms)
+
+
+def unasked_voters(replica: Replica) -> frozenset[int]:
+    """Return the voters that have not said whether they know a leader, while the first election may begin at once."""
+    if replica.leaderless is None:
+        return frozenset()
+    return frozenset(voter_ids(replica.voters)) - replica.leaderless - {replica.local_id}
+
+
+def note_leaderless(replica: Replica, node_id: int, answer: FetchAnswer) -> None:
+    """Note that a voter answers a Fetch and knows no leader."""
+    is_none = answer.leader_id == NO_NODE and 0 <= answer.epoch <= replica.quorum.epoch
+    if replica.leaderless is not None and replica.quorum.role is Role.UNATTACHED and is_none and node_id >= 0:
+        replica.leaderless = replica.leaderless | {node_id}
 
 
 def _send_fetch(replica: Replica, destination: Destination, now_ms: int) -> None:

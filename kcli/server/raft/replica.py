@@ -79,7 +79,9 @@ class RaftCoreConfig(NamedTuple):
     """The settings of a replica; the times are Kafka's keys controller.quorum.*.
 
     `listener` is the first of controller.listener.names, on which the others are reached; `endpoints` are this node's own,
-    empty on a broker. `static_voters` are those of controller.quorum.voters.
+    empty on a broker. `static_voters` are those of controller.quorum.voters. With `elects_at_once` the voter with the lowest
+    id, which at its start reaches all others and finds that none knows a leader, does not wait for the election timeout: an
+    election is always allowed.
     """
 
     local: ReplicaKey
@@ -89,6 +91,7 @@ class RaftCoreConfig(NamedTuple):
     static_voters: Voters = ()
     bootstrap_servers: tuple[Destination, ...] = ()
     is_controller: bool = True
+    elects_at_once: bool = False
     joins_automatically: bool = False
     election_timeout_ms: int = 1000
     election_backoff_max_ms: int = 1000
@@ -229,7 +232,7 @@ class Replica:
     __slots__ = (
         *("_effects", "_flush_limit", "_flushed_offset", "_held", "_is_flushing", "_last_report", "_leader_shown"),
         *("_requested_election", "_stored_version", "_storing_version", "_version", "config", "high_watermark", "history"),
-        *("is_snapshot_flushing", "join_deadline_ms", "log", "quorum", "requests", "rng", "shutdown_deadline_ms"),
+        *("is_snapshot_flushing", "join_deadline_ms", "leaderless", "log", "quorum", "requests", "rng", "shutdown_deadline_ms"),
         *("snapshot", "snapshot_position", "stale_snapshot", "update_deadline_ms", "has_updated_leader"),
     )
 
@@ -251,6 +254,8 @@ class Replica:
         self.update_deadline_ms = NEVER_MS
         self.join_deadline_ms = NEVER_MS
         self.has_updated_leader = False
+        # The voters that know no leader, while the first election may begin at once; None later.
+        self.leaderless: frozenset[int] | None = None
         self._effects: list[Effect] = []
         self._held: list[_Held] = []
         self._version = 0
@@ -277,6 +282,7 @@ class Replica:
         return (
             *(self.quorum.digest(now_ms), self.history.digest(), self.requests.digest(now_ms), self.high_watermark),
             *(self.snapshot, self.snapshot_position, self.is_snapshot_flushing, self.stale_snapshot, self.has_updated_leader),
+            self.leaderless,
             tuple(timer if timer == NEVER_MS else max(0, timer - now_ms) for timer in timers),
             tuple((one.effect, self._version - one.version, one.flushed_offset) for one in self._held),
             *(self._version - self._stored_version, self._storing_version is not None, self._requested_election),
@@ -475,6 +481,8 @@ class Replica:
         self.drop_snapshot()
         self.update_deadline_ms = self.join_deadline_ms = NEVER_MS
         self.has_updated_leader = False
+        if self.leaderless is not None:
+            self.leaderless = frozenset()
 
     def drop_snapshot(self) -> None:
         """Stop the fetch of a snapshot; a part file that is being flushed is removed later."""

@@ -30,6 +30,7 @@ from kcli.server.raft.messages import (
     ReplicaKey,
     Request,
     RequestArrived,
+    RequestFailed,
     Send,
     SnapshotFlushed,
     SnapshotId,
@@ -323,7 +324,10 @@ class Network:
     def _deliver(self, source: int, effect: Effect) -> bool:
         if isinstance(effect, Send):
             target = effect.destination.port - 9990
-            if target in self.nodes and not self.cut(source, target):
+            if target not in self.nodes:
+                self.nodes[source].handle(RequestFailed(effect.correlation_id))
+                return True
+            if not self.cut(source, target):
                 self._next_id += 1
                 self._pending[target, self._next_id] = (source, effect)
                 self.nodes[target].handle(RequestArrived(self._next_id, effect.request))

@@ -96,3 +96,27 @@ def test_a_follower_without_the_log_loads_the_snapshot() -> None:
     assert empty.log.entries == leader.log.entries[end:]
     assert empty.core.high_watermark == leader.core.high_watermark
     assert [one.key.node_id for one in empty.core.voters] == [1, 2]
+
+
+def test_the_first_election_may_begin_at_once() -> None:
+    """With kcli's option the lowest voter elects once all others know no leader; it waits if one is silent, or knows one."""
+    world = quorum(1, 2, 3, elects_at_once=True)
+    world.advance(100)
+    assert world.leaders == [1]
+    # One of them starts later.
+    nodes = [Context(one, (1, 2, 3), random=100 * one, elects_at_once=True) for one in (1, 2)]
+    world = Network(nodes)
+    world.advance(500)
+    assert world.leaders == []
+    late = Context(3, (1, 2, 3), elects_at_once=True)
+    late.now_ms = nodes[0].now_ms
+    world.nodes[3] = late
+    world.advance(100)
+    assert world.leaders == [1]
+    # A leader that is known is followed.
+    epoch = nodes[0].core.quorum.epoch
+    again = Context(2, (1, 2, 3), log=nodes[1].log, stored=nodes[1].stored, elects_at_once=True)
+    again.now_ms = nodes[0].now_ms
+    world.nodes[2] = again
+    world.advance(1000)
+    assert (world.leaders, again.state) == ([1], ("follower", epoch, 1))
