@@ -11,8 +11,8 @@
     a disk error               kcli.log.managing.log_registry takes the log directory offline
     clean stop                 `shutdown`: a generator; logs are closed and flushed, then checkpoints and clean stop marks
 
-Only `shutdown` waits for a device: other flushes are queued, and the broker takes them with `take_flushes` after each event
-(see kcli.log.disk.flush_request). A caller that gets an OSError from a log passes it to `take_offline`.
+Only the last step of `shutdown` waits for a device: other flushes are queued, and the broker takes them with `take_flushes`
+after each event (see kcli.log.disk.flush_request). A caller that gets an OSError from a log passes it to `take_offline`.
 
 DescribeLogDirs (KIP-113, KIP-827): the offset lag of a future log is the number of offsets that it is behind its log. For any
 other log the lag is max(0, high watermark - log end offset). It is above 0 only after a truncation.
@@ -57,6 +57,7 @@ from kcli.format.file_names import DirectoryState, FileKind, partition_directory
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.primitives import TopicPartition
 from kcli.log.disk.deletion_queue import NEVER_MS
+from kcli.log.disk.flush_request import FlushSequence
 from kcli.log.disk.port import LogDisk, parent_path
 from kcli.log.errors import InconsistentTopicIdError, KafkaStorageError, StorageError
 from kcli.log.file_cache import FileCache
@@ -68,6 +69,7 @@ from kcli.log.managing.log_registry import LogCheckpoints, LogManagerSettings, L
 from kcli.log.managing.replica_mover import CaughtUp, ReplicaMover
 from kcli.log.report_line import WarningLine, fault_line
 from kcli.log.rng import Random
+from kcli.log.slices import Slices, finish
 from kcli.log.unified_log import UnifiedLog
 from kcli.log.wall_time import WallTime
 
@@ -307,7 +309,7 @@ class LogManager(LogRegistry):
         """Delete the logs and future logs of partitions; partitions without a log are skipped.
 
         Directories are renamed at once and removed file.delete.delay.ms later; with `stray` they are renamed and kept. A caller
-        that deletes many logs in several calls writes the checkpoints `with_checkpoints` of the last call only. Raises
+        that deletes many logs in several calls omits the checkpoints, and calls `remove_deleted` at the end. Raises
         KafkaStorageError if a log is in a directory that is offline.
         """
         offline = []
@@ -317,23 +319,35 @@ class LogManager(LogRegistry):
                 log = logs.pop(key, None)
                 if log is not None:
                     self.set_aside(log, now_ms, DirectoryState.STRAY if stray else DirectoryState.DELETE)
-        for log_dir in self.dirs.values() if with_checkpoints else ():
-            self.checkpoints.write_all(log_dir, FileKind.RECOVERY_POINT_CHECKPOINT)
-            self.checkpoints.write_all(log_dir, FileKind.LOG_START_OFFSET_CHECKPOINT)
-            self.checkpoints.write_all(log_dir, FileKind.CLEANER_CHECKPOINT)
-        if with_checkpoints and self._cleaning is not None:
-            self.cleaner.manager.remove_deleted()
+        if with_checkpoints:
+            finish(self.remove_deleted())
         if offline:
             names = ", ".join(f"{topic}-{partition}" for topic, partition in offline)
             raise KafkaStorageError(f"cannot delete {names} while the log directory is offline")
 
+    def remove_deleted(self) -> Slices[None]:
+        """Remove the entries of deleted logs from the checkpoints and from the cleaner, in time slices."""
+        kinds = (FileKind.RECOVERY_POINT_CHECKPOINT, FileKind.LOG_START_OFFSET_CHECKPOINT, FileKind.CLEANER_CHECKPOINT)
+        sweeps = [CheckpointSweep(self, self.checkpoints, kind) for kind in kinds]
+        for number, log in enumerate(self.all_logs(), 1):
+            for sweep in sweeps:
+                sweep.visit(log, 0)
+            if number % LOGS_PER_STEP == 0:
+                yield
+        for sweep in sweeps:
+            sweep.finish()
+            yield
+        if self._cleaning is not None:
+            self.cleaner.manager.remove_deleted()
+
     # -------------------------------------------------------------------------------------------------------- stopping
 
-    def shutdown(self, broker_epoch: int) -> Iterator[None]:
-        """Close and flush all logs in time slices, then write checkpoints and clean stop marks; this waits for the device."""
+    def shutdown(self, broker_epoch: int) -> FlushSequence[None]:
+        """Close and flush all logs in time slices, then write checkpoints and clean stop marks."""
         from kcli.log.managing.log_startup import close_logs
 
         self._is_closing = True
+        self.epoch_writer.end()
         if self._cleaning is not None:
             self.cleaner.abort_rounds()
             self.cleaner.manager.remove_deleted()

@@ -465,13 +465,15 @@ class UnifiedLog:
 
     # ----------------------------------------------------------------------------------------------------------- closing
 
-    def close(self) -> list[str]:
+    def close(self, *, is_epoch_file_written: bool = True) -> list[str]:
         """Write pending index entries, trim the indexes, take a producer snapshot and close the files.
 
-        Return the paths that must be flushed before the log counts as cleanly closed.
+        Return the paths that must be flushed before the log counts as cleanly closed. Without `is_epoch_file_written` the
+        caller writes the leader epochs.
         """
         changed = self._local.close()
-        self.leader_epochs.catch_up()
+        if is_epoch_file_written:
+            self.leader_epochs.catch_up()
         self.producers.map_end_offset = self.log_end_offset
         snapshot = self.producers.take_snapshot(flushed=False)
         return [*self.unflushed_paths(), *changed, *([] if snapshot is None else [snapshot, self.directory])]

@@ -9,6 +9,7 @@ from pathlib import Path
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.record_batch import NewRecordBatch
 from kcli.format.records import Record, encode_records
+from kcli.log.disk.flush_request import begin_flushes
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.disk.port import LogDisk
 from kcli.log.file_cache import FileCache
@@ -95,8 +96,9 @@ def flush(manager: LogManager, error: OSError | None = None) -> list[tuple[str, 
 
 
 def stop(manager: LogManager, broker_epoch: int = 5) -> None:
-    for _ in manager.shutdown(broker_epoch):
-        pass
+    request = begin_flushes(manager.shutdown(broker_epoch))
+    while request is not None:
+        request = request.done(device(manager, request.paths))
 
 
 def crash(manager: LogManager) -> None:

@@ -50,7 +50,7 @@ def test_an_append_waits_for_no_device_and_its_file_follows(node: WholeNode) -> 
         assert file_of(node, index).read_bytes() == b""
         assert log_of(node, index).leader_epochs.is_unwritten
     node.advance(1)
-    assert list(held(node)) == [name for index in range(3) for name in (["leader-epoch-checkpoint.tmp"], [f"t-{index}"])]
+    assert list(held(node)) == [["leader-epoch-checkpoint.tmp"] * 3, ["t-0", "t-1", "t-2"]]
     for index in range(3):
         assert file_of(node, index).read_text() == "0\n1\n0 0\n"
         assert not log_of(node, index).leader_epochs.is_unwritten
@@ -171,7 +171,10 @@ def test_a_disk_that_refuses_the_file_ends_its_directory(node: WholeNode, monkey
     queued: list[FlushRequest | None] = []
     log = log_of(node)
     writer = LeaderEpochFileWriter(
-        node.broker.log_manager.disk, queued.append, lambda log, error: failed.append((log, error)), lambda log: True
+        node.broker.log_manager.disk,
+        lambda directory, flushes: queued.append(begin_flushes(flushes)),
+        lambda log, error: failed.append((log, error)),
+        lambda log: True,
     )
     writer.defer_writes(log)
     writer.on_work(lambda due_ms: None)
@@ -193,7 +196,7 @@ def test_what_comes_too_late_may_fail(node: WholeNode) -> None:
     failed: list[UnifiedLog] = []
     log = log_of(node)
     writer = LeaderEpochFileWriter(
-        node.broker.log_manager.disk, lambda request: None, lambda log, error: failed.append(log), lambda log: True
+        node.broker.log_manager.disk, lambda directory, flushes: None, lambda log, error: failed.append(log), lambda log: True
     )
     writer.defer_writes(log)
     writer.on_work(lambda due_ms: None)

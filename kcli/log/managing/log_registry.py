@@ -6,7 +6,9 @@
                                                kcli.log.managing.log_startup, kcli.log.managing.replica_mover)
     log directories                            `take_offline`: requests for their partitions get KAFKA_STORAGE_ERROR;
                                                AllLogDirsOfflineError is raised after the last one
-    requested flushes                          `queue_flush`; the broker takes them with `take_flushes`
+    requested flushes                          `queue_flush`; the broker takes them with `take_flushes`. Those of new logs,
+                                               of log directories, of epoch files and of the periodic tasks are made together
+                                               (kcli.log.disk.flush_request.FlushGroup), those that a client waits for alone
     directories of deleted logs                `set_aside`: renamed to -delete and removed later, or to -stray and kept
 
 The parts of the log manager share the registry; none of them uses the manager above them.
@@ -32,9 +34,9 @@ device.
     the file is replaced (kcli.log.disk.flush_request) the complete old file or the complete new one
     the log is flushed and the file is up to date      the epoch is in the file; only now does the recovery point rise
 
-Kafka writes the file before the append and waits for the device. One file is written at a time, so that other flushes run in
-between when many partitions get their first record together. A future log is not in service and writes its file at once. The
-file of a log that has left service is not written, because a new log may have the same directory.
+Kafka writes the file before the append and waits for the device. When many partitions get their first record together, their
+files are flushed together; FILES_PER_STEP are written in a time slice. A future log is not in service and writes its file at
+once. The file of a log that has left service is not written, because a new log may have the same directory.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ from kcli.format.kafka_uuid import UUID_BYTES, Uuid
 from kcli.format.metadata_files import PartitionMetadata, encode_partition_metadata
 from kcli.format.primitives import TopicPartition
 from kcli.log.disk.deletion_queue import NEVER_MS, DeletionQueue
-from kcli.log.disk.flush_request import FlushRequest, FlushSequence, begin_flushes, replace_file, write_unflushed
+from kcli.log.disk.flush_request import FlushGroup, FlushRequest, FlushSequence, begin_flushes, replace_file, write_unflushed
 from kcli.log.disk.port import Disk, LogDisk, join_path, parent_path
 from kcli.log.errors import AllLogDirsOfflineError, KafkaStorageError, LogDirNotFoundError
 from kcli.log.file_cache import FileCache
@@ -61,6 +63,9 @@ from kcli.log.rng import Random
 from kcli.log.slices import Slices, finish
 from kcli.log.unified_log import UnifiedLog
 from kcli.log.wall_time import WallTime
+
+# The epoch files that are written in a time slice, without their flushes.
+FILES_PER_STEP = 16
 
 
 class LogManagerSettings(NamedTuple):
@@ -118,7 +123,8 @@ class LogRegistry:
         self.dirs = {path: LogDir(disk, path, directory_id) for path, directory_id in log_dirs.items()}
         self._rng = rng
         self._flushes: list[FlushRequest] = []
-        self.epoch_writer = LeaderEpochFileWriter(disk, self.queue_flush, self._fail_unless_gone, self.is_live)
+        self._flush_groups = {path: FlushGroup(self.queue_flush) for path in self.dirs}
+        self.epoch_writer = LeaderEpochFileWriter(disk, self._begin_with_others, self._fail_unless_gone, self.is_live)
         self._open_dirs()
 
     def _open_dirs(self) -> None:
@@ -137,6 +143,8 @@ class LogRegistry:
 
     def take_flushes(self) -> list[FlushRequest]:
         """Return the flushes that were requested since the last call."""
+        for group in self._flush_groups.values():
+            self.queue_flush(group.begin())
         taken, self._flushes = self._flushes, []
         return taken
 
@@ -146,8 +154,12 @@ class LogRegistry:
             self._flushes.append(request)
 
     def flush_log(self, log: UnifiedLog) -> None:
-        """Request a flush of a log; its recovery point rises when that is done."""
-        self.queue_flush(self.flush_request(log))
+        """Request a flush of a log, with others of its log directory; its recovery point rises when that is done."""
+        self._begin_with_others(log.directory, self._flush(log))
+
+    def _begin_with_others(self, directory: str, flushes: FlushSequence[None]) -> None:
+        """Begin flushes of a partition's directory, with others of the same log directory."""
+        self._flush_groups[parent_path(directory)].add(flushes)
 
     def flush_request(self, log: UnifiedLog) -> FlushRequest | None:
         """Begin to make the log durable up to its present end; None if it is."""
@@ -187,8 +199,15 @@ class LogRegistry:
         return lambda error: None if error is None else self._take_offline(path, error)
 
     def flush_directory(self, path: str) -> None:
-        """Request a flush of a directory."""
-        self.queue_flush(FlushRequest((path,), self.failing(path)))
+        """Request a flush of a log directory: once for all requests until it begins."""
+
+        def flushes() -> FlushSequence[None]:
+            try:
+                yield (path,)
+            except OSError as error:
+                self._take_offline(path, error)
+
+        self._flush_groups[path].add(flushes())
 
     # --------------------------------------------------------------------------------------------------------- finding
 
@@ -397,22 +416,23 @@ class LogCheckpoints:
 class LeaderEpochFileWriter:
     """The logs whose leader-epoch-checkpoint is out of date.
 
-    `queue` requests a flush, `fail(log, error)` handles a disk error, `is_live(log)` returns whether a log is in service.
+    `begin(directory, flushes)` begins flushes of a partition's directory, `fail(log, error)` handles a disk error,
+    `is_live(log)` returns whether a log is in service.
     """
 
     def __init__(
         self,
         disk: Disk,
-        queue: Callable[[FlushRequest | None], None],
+        begin: Callable[[str, FlushSequence[None]], None],
         fail: Callable[[UnifiedLog, OSError | None], None],
         is_live: Callable[[UnifiedLog], bool],
     ) -> None:
         self._disk = disk
-        self._queue = queue
+        self._begin = begin
         self._fail = fail
         self._is_live = is_live
         self._waiting: dict[UnifiedLog, None] = {}
-        self._is_busy = False
+        self._has_ended = False
         self._wake: Callable[[int], None] | None = None
 
     def on_work(self, wake: Callable[[int], None]) -> None:
@@ -430,29 +450,27 @@ class LeaderEpochFileWriter:
         self._wake(0)
         return True
 
-    def run(self, now_ms: int) -> int:
-        """Start writing the outdated files unless a write is in progress. Always returns NEVER_MS."""
-        if not self._is_busy:
-            self._is_busy = True
-            self._queue(begin_flushes(self._write_waiting()))
-        return NEVER_MS
+    def end(self) -> None:
+        """Write no more files, and finish no write: the logs are closing, and the clean stop writes the files."""
+        self._has_ended = True
 
-    def _write_waiting(self) -> FlushSequence[None]:
-        while self._waiting:
+    def run(self, now_ms: int) -> int:
+        """Start writing some of the outdated files; return `now_ms` if there are more, else NEVER_MS."""
+        for _ in range(min(FILES_PER_STEP, len(self._waiting))):
             log = next(iter(self._waiting))
             del self._waiting[log]
-            yield from self.write(log)
-        self._is_busy = False
+            self._begin(log.directory, self.write(log))
+        return now_ms if self._waiting else NEVER_MS
 
     def write(self, log: UnifiedLog) -> FlushSequence[None]:
         """Write a log's file if it is behind and the log is in service; `fail` gets an error of the disk."""
         epochs = log.leader_epochs
-        if not epochs.is_unwritten or not self._is_live(log):
+        if self._has_ended or not epochs.is_unwritten or not self._is_live(log):
             return
         version = epochs.begin_write()
 
         def is_wanted() -> bool:
-            return epochs.version == version and self._is_live(log)
+            return epochs.version == version and self._is_live(log) and not self._has_ended
 
         path = join_path(log.directory, FileKind.LEADER_EPOCH_CHECKPOINT.value)
         try:

@@ -30,18 +30,15 @@ no log directory is left.
 
     steps for each log directory, in order
     ---------------------------------------------------------------------------------------------
-    close its logs, one in a step: trim the indexes, take a producer snapshot
-    flush their unflushed files
+    close its logs, one in a step: trim the indexes, take a producer snapshot, write leader epochs to a temporary file
+    flush their unflushed files, all together
+    rename the temporary files, and flush their directories
     write the offset checkpoints
     write `.kafka_cleanshutdown` with the broker epoch, if all logs of the directory were loaded
     release the lock
 
-This waits for the device, because the broker serves no requests any more. A directory with an error gets no
-`.kafka_cleanshutdown`, so that the next start recovers it.
-
-Each fsync of a dirty file commits the file system's journal, which takes two milliseconds, for five files of each partition.
-After one syncfs(2) the files are clean and an fsync takes a twentieth of that time. The fsyncs are still necessary, because
-syncfs does not report all errors.
+The paths that a step yields must be flushed before the next step. A directory with an error gets no `.kafka_cleanshutdown`, so
+that the next start recovers it.
 """
 
 from __future__ import annotations
@@ -63,7 +60,8 @@ from kcli.format.file_names import (
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.metadata_files import decode_partition_metadata
 from kcli.format.primitives import FormatError, TopicPartition
-from kcli.log.disk.port import LogFile, join_path, parent_path
+from kcli.log.disk.flush_request import FlushSequence, write_unflushed
+from kcli.log.disk.port import join_path, parent_path
 from kcli.log.errors import DuplicateLogError, PartitionMetadataError, UnknownTopicsError
 from kcli.log.loading.recovering_segment import LogRefusedError
 from kcli.log.loading.recovery_journal import KnownOffsets, RecoveryJournal, RecoveryProgress, quarantine_in
@@ -78,6 +76,9 @@ from kcli.log.unified_log import UnifiedLog
 
 _OPENED = (DirectoryState.CURRENT, DirectoryState.FUTURE)
 _IDS_PER_SLICE = 100
+# About a millisecond of work each.
+LOGS_CLOSED_PER_STEP = 4
+RENAMES_PER_STEP = 32
 _MAX_NAMES = 6  # of partitions in a message
 _Checkpoints = dict[FileKind, dict[TopicPartition, int]]
 
@@ -377,12 +378,7 @@ class _Loading:
             self.progress.finish()
 
 
-# With this many files or more, syncfs comes first.
-MANY_FILES = 64
-FLUSHES_PER_STEP = 8
-
-
-def close_logs(registry: LogRegistry, checkpoints: LogCheckpoints, broker_epoch: int) -> Iterator[None]:
+def close_logs(registry: LogRegistry, checkpoints: LogCheckpoints, broker_epoch: int) -> FlushSequence[None]:
     """Close all logs in time slices; see LogManager.shutdown."""
     for log_dir in registry.online_dirs():
         try:
@@ -395,19 +391,29 @@ def close_logs(registry: LogRegistry, checkpoints: LogCheckpoints, broker_epoch:
     registry.files.close_all()
 
 
-def _close_dir(registry: LogRegistry, checkpoints: LogCheckpoints, log_dir: LogDir, broker_epoch: int) -> Iterator[None]:
+def _close_dir(registry: LogRegistry, checkpoints: LogCheckpoints, log_dir: LogDir, broker_epoch: int) -> FlushSequence[None]:
     logs = [log for log in registry.all_logs() if parent_path(log.directory) == log_dir.path]
     dirty: dict[str, None] = {}
-    for log in logs:
-        dirty.update(dict.fromkeys(log.close()))
-        yield
-    some_log = next((path for path in dirty if path.endswith("." + FileKind.LOG.value)), None)
-    if some_log is not None and len(dirty) >= MANY_FILES:
-        _write_back_file_system(registry.files.get(some_log))
-    for number, path in enumerate(dirty, 1):
-        registry.disk.flush(path)
-        if number % FLUSHES_PER_STEP == 0:
-            yield
+    behind: list[tuple[UnifiedLog, str]] = []  # with the path of the leader epoch file
+    for number, log in enumerate(logs, 1):
+        dirty.update(dict.fromkeys(log.close(is_epoch_file_written=False)))
+        if log.leader_epochs.is_unwritten:
+            path = join_path(log.directory, FileKind.LEADER_EPOCH_CHECKPOINT.value)
+            write_unflushed(registry.disk, path + FileState.TEMPORARY.value, log.leader_epochs.encoded())
+            dirty[path + FileState.TEMPORARY.value] = None
+            behind.append((log, path))
+        if number % LOGS_CLOSED_PER_STEP == 0:
+            yield ()
+    if dirty:
+        yield tuple(dirty)
+    for number, (_, path) in enumerate(behind, 1):
+        registry.disk.rename(path + FileState.TEMPORARY.value, path)
+        if number % RENAMES_PER_STEP == 0:
+            yield ()
+    if behind:
+        yield tuple(log.directory for log, _ in behind)
+    for log, _ in behind:
+        log.leader_epochs.written()
     for log in logs:
         log.mark_flushed(log.log_end_offset)
     offsets = {kind: checkpoints.offsets_in(log_dir, kind, are_closed=True) for kind in log_dir.checkpoints}
@@ -421,14 +427,3 @@ def _not_marked(path: str, error: OSError) -> WarningLine:
         path=path,
         error=reason,
     )
-
-
-def _write_back_file_system(file: LogFile) -> bool:
-    """Write back all dirty pages of the file system of `file`; return whether the system supports this."""
-    descriptor = file.fileno()
-    if descriptor < 0:
-        return False
-    import ctypes
-
-    syncfs = getattr(ctypes.CDLL(None), "syncfs", None)
-    return syncfs is not None and syncfs(descriptor) == 0

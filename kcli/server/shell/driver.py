@@ -22,7 +22,6 @@ An exception that leaves the node ends it: the driver closes all that is open, p
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -30,6 +29,7 @@ from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Protocol
 
+from kcli.log.disk.os_disk import flush_paths
 from kcli.network.events import ClosePeer, PeerAddress, SendRequest
 from kcli.network.shell.clock import Clock
 from kcli.network.shell.peer_connections import PeerConnections
@@ -242,6 +242,9 @@ class Driver:
         return self._next_connection_id
 
     def _flush(self, effect: Flush) -> None:
+        if not effect.paths:  # the end of a time slice
+            self.loop.call_soon(self.dispatch, Flushed(effect.flush_id, None))
+            return
         begin_ns = perf_counter_ns()
 
         def flushed(done: asyncio.Future[OSError | None]) -> None:
@@ -373,20 +376,3 @@ class Driver:
         self._peers.close_all()
         if self._computer is not None:
             self._computer.shutdown(wait=False, cancel_futures=True)
-
-
-def flush_paths(paths: Sequence[str]) -> OSError | None:
-    """Flush files and directories in their order with fsync; return the error of the first that fails, None if none does.
-
-    The paths after it are not flushed: an active segment must not be durable before the rolled one that it follows.
-    """
-    for path in paths:
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-        except OSError as error:
-            return error
-    return None

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from kcli.log.disk.os_disk import flush_paths
 from kcli.network.events import NodeRole, Peer, PeerNode, ResponseReceived, SendRequest
 from kcli.server.config.loading import load_config
 from kcli.server.events import (
@@ -38,7 +39,6 @@ from kcli.server.shell.connection_quotas import (
     parse_overrides,
     resolve_overrides,
 )
-from kcli.server.shell.driver import flush_paths
 from tests.conftest import open_descriptors
 from tests.server.shell.sockets import PATIENCE_S, Shell, framed, run, silent
 
