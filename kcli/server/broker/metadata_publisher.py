@@ -53,6 +53,7 @@ CHANGES_A_LOG = 50
 TOPICS_A_LOG = 15
 # Does a piece of work at `now_ms` and returns the number of opened logs that it counts as.
 Work = Callable[[int], int]
+_END = object()
 _PARTITION_RECORDS = frozenset(("PartitionRecord", "PartitionChangeRecord"))
 # Groups are assigned again after these; a metadata transaction applies its records when it ends.
 _TOPIC_RECORDS = frozenset(("TopicRecord", "PartitionRecord", "RemoveTopicRecord"))
@@ -111,6 +112,7 @@ class MetadataPublisher:
         self._is_initial_work_done = False  # all partitions that appear from now on are new
         self._work: deque[Work] = deque()
         self._is_working = False
+        self._deletions = 0  # in the work, each of the logs of a topic
         # Changes that are not yet published: partitions, removed topics, configurations.
         self._pending: tuple[dict[TopicIdPartition, None], list[Topic], dict[ConfigResource, None]] = ({}, [], {})
 
@@ -364,9 +366,23 @@ class MetadataPublisher:
         self._replica_manager.stop_partitions(partitions)
         keys = [partition.key for partition in partitions]
         for start in range(0, len(keys), LOGS_DELETED_TOGETHER):
-            end = start + LOGS_DELETED_TOGETHER
-            self._work.append(partial(self._delete, reason, keys[start:end], end >= len(keys)))
+            self._work.append(partial(self._delete, reason, keys[start : start + LOGS_DELETED_TOGETHER]))
+        if keys:
+            self._deletions += 1
+            self._work.append(self._deleted)
 
-    def _delete(self, reason: str, keys: list[tuple[str, int]], is_last: bool, now_ms: int) -> int:
-        self._replica_manager.delete_logs(reason, keys, now_ms, with_checkpoints=is_last)
+    def _delete(self, reason: str, keys: list[tuple[str, int]], now_ms: int) -> int:
+        self._replica_manager.delete_logs(reason, keys, now_ms)
         return len(keys)
+
+    def _deleted(self, now_ms: int) -> int:
+        """Write the checkpoints without the deleted logs, once for all deletions that wait: that visits all logs."""
+        self._deletions -= 1
+        if not self._deletions:
+            self._remove_deleted(self._log_manager.remove_deleted(), now_ms)
+        return 1
+
+    def _remove_deleted(self, steps: Iterator[None], now_ms: int) -> int:
+        if next(steps, _END) is not _END:
+            self._work.appendleft(partial(self._remove_deleted, steps))
+        return SLICE_LOGS

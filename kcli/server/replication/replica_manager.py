@@ -95,11 +95,14 @@ class ReplicaManager:
             partition.is_leader = False
             partition.log = None
 
-    def delete_logs(self, reason: str, keys: list[tuple[str, int]], now_ms: int, with_checkpoints: bool) -> None:
-        """Fail the requests that wait for stopped partitions, and delete their logs; `reason` completes "the partition ..."."""
+    def delete_logs(self, reason: str, keys: list[tuple[str, int]], now_ms: int) -> None:
+        """Fail the requests that wait for stopped partitions, and delete their logs; `reason` completes "the partition ...".
+
+        The checkpoints still have them (LogManager.remove_deleted).
+        """
         self.check_waiting(keys, now_ms)
         try:
-            self.log_manager.delete_logs(keys, now_ms, with_checkpoints=with_checkpoints)
+            self.log_manager.delete_logs(keys, now_ms, with_checkpoints=False)
         except StorageError as error:
             topic, index = keys[0]
             self._report(WarningLine(f"{topic}-{index} {reason}, but {error}", topic=topic, partition=index, error=error))
