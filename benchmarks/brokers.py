@@ -52,6 +52,7 @@ class Broker:
     configuration and no CreateTopics: every topic name exists, with `partitions` partitions."""
 
     program: tuple[str, ...] = ("kcli",)  # the command line of kcli
+    limit_s = 90.0  # of a start
 
     def __init__(self, name: str, directory: Path, overrides: tuple[str, ...] = (), partitions: int = 1) -> None:
         self.name, self.directory, self.overrides, self.partitions = name, directory, overrides, partitions
@@ -70,7 +71,7 @@ class Broker:
                 Client(self.port).close()
                 return time.monotonic() - began
             except OSError:
-                if self.process.poll() is not None or time.monotonic() - began > 90:
+                if self.process.poll() is not None or time.monotonic() - began > self.limit_s:
                     raise RuntimeError(self.directory.with_suffix(".log").read_text()[-2000:]) from None
                 time.sleep(0.002)
 
