@@ -34,7 +34,7 @@ from kcli.protocol.apis import (
 from kcli.protocol.message import Message
 from kcli.server.controller.controller_result import ApiError, ControllerRequestContext, ControllerResult
 from kcli.server.controller.controller_state import ControllerState, PartitionKey, Session
-from kcli.server.features import CONTROLLER_REGISTRATION_SINCE, CONTROLLER_UNREGISTRATION_SINCE, METADATA_VERSION
+from kcli.server.features import CONTROLLER_REGISTRATION_SINCE, CONTROLLER_UNREGISTRATION_SINCE, KRAFT_VERSION, METADATA_VERSION
 from kcli.server.raft.metadata_batches import new_record
 from kcli.state.image_records import CORDONED_LOG_DIRS_SINCE, DIRECTORIES_SINCE, broker_record, controller_record
 from kcli.state.metadata_values import (
@@ -120,15 +120,16 @@ class ClusterControlManager:
                 raise ApiError(code, f"directory {shared[0]} is already registered by broker {other.broker_id}")
 
     def _check_features(self, broker_id: int, features: Iterable[Message]) -> None:
-        """Check that the broker supports the level of each feature. Raises ApiError."""
+        """Check that the broker supports the level of each feature: of those it lists, then of all others. Raises ApiError."""
         supported = {feature.name: (feature.min_supported_version, feature.max_supported_version) for feature in features}
-        if METADATA_VERSION not in supported:
-            raise ApiError(
-                error_codes.INVALID_REGISTRATION,
-                f"broker {broker_id} does not state which levels of {METADATA_VERSION} it supports",
-            )
-        for name, level in self._state.image.features.items():
-            lowest, highest = supported.get(name, (0, 0))
+        levels = {**self._state.image.features, KRAFT_VERSION: self._state.image.kraft_version}
+        for name in [*supported, *levels]:
+            if name not in supported and METADATA_VERSION not in supported:
+                raise ApiError(
+                    error_codes.INVALID_REGISTRATION,
+                    f"broker {broker_id} does not state which levels of {METADATA_VERSION} it supports",
+                )
+            level, (lowest, highest) = levels.get(name, 0), supported.get(name, (0, 0))
             if not lowest <= level <= highest:
                 raise ApiError(
                     error_codes.UNSUPPORTED_VERSION,

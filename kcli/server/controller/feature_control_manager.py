@@ -2,7 +2,8 @@
 
     refused, all of the request, with INVALID_UPDATE_VERSION
     -------------------------------------------------------------------------------------------------------------------
-    a feature or level that this node or a registered broker or controller does not support
+    a feature or level that this node or a registered broker or controller does not support; a voter of a static quorum
+      that is not registered, from metadata.version 3.7-IV0 on
     a lower level with upgrade type UPGRADE, a higher one with a downgrade type
     a lower metadata.version if one in between changed the metadata (an unsafe downgrade is not supported either)
     a level that needs a higher level of another feature
@@ -26,6 +27,7 @@ from kcli.server.config.alter_configs import elr_safety_records
 from kcli.server.controller.controller_result import ApiError, ControllerRequestContext, ControllerResult
 from kcli.server.controller.controller_state import ControllerState
 from kcli.server.features import (
+    CONTROLLER_REGISTRATION_SINCE,
     ELIGIBLE_LEADER_REPLICAS_VERSION,
     KRAFT_VERSION,
     METADATA_VERSION,
@@ -100,14 +102,28 @@ class FeatureControlManager:
         return [new_record("FeatureLevelRecord", name=name, feature_level=level)]
 
     def _check_nodes(self, name: str, level: int) -> None:
-        """Check that every registered node supports the level. Raises ApiError."""
-        nodes = [(f"broker {broker.broker_id}", broker.features) for broker in self._state.image.brokers.values()]
-        nodes += [(f"controller {node.controller_id}", node.features) for node in self._state.image.controllers.values()]
+        """Check that every registered node supports the level: all brokers, fenced ones, too, and controllers. Raises ApiError.
+
+        The voters of a static quorum must all be registered, since the levels of another one are not known.
+        """
+        image, own_id = self._state.image, self._state.node_id
+        nodes = [(f"broker {broker.broker_id}", broker.features) for broker in image.brokers.values()]
+        has_registrations = self._state.metadata_version >= CONTROLLER_REGISTRATION_SINCE
+        if has_registrations:
+            nodes += [
+                (f"controller {controller_id}", node.features)
+                for controller_id, node in image.controllers.items()
+                if controller_id != own_id  # which check_level has checked
+            ]
         for node, features in nodes:
             supported = features.get(name)
             lowest, highest = (0, 0) if supported is None else supported
             if level and not lowest <= level <= highest:
                 raise _refused(f"{name}={level} is not supported by {node}, which supports the levels {lowest} to {highest}")
+        voters = self._state.dynamic.static.quorum_voters if has_registrations else {}
+        missing = sorted(voters.keys() - image.controllers.keys() - {own_id})
+        if missing:
+            raise _refused(f"controller {missing[0]} has not registered: whether it supports {name}={level} is not known")
 
 
 def _refused(text: str) -> ApiError:

@@ -2,17 +2,21 @@
 
 rule
 ----------------------------------------------------------------------------------------------------------------
-the first replica, the preferred leader, alternates between the racks, so that each has its share of leaders
-the other replicas of a partition are on other racks as long as there are any, then on other brokers
-within a rack brokers alternate; fenced ones follow all others and are never the first replica
-the first broker is random, so that small topics do not all begin with the same broker
-brokers in controlled shutdown get no replicas
+the first replica, the preferred leader, alternates between the racks, so that each has its share of leaders; it is
+never on a fenced broker: a rack that has no other is skipped
+the other replicas alternate between the racks, too, from the next one on; a rack gives a fenced broker if it has no
+other left: racks count for more than fencing
+within a rack brokers alternate: for each partition the list of its brokers begins one further
+the first rack and the first broker of a rack are random, so that small topics do not all begin with the same broker
+after as many partitions as there are brokers that are not fenced, racks and brokers are shuffled: the same brokers do
+not follow each other again, so that the leaders of one that fails are spread over many
+brokers in controlled shutdown, and those whose directories are all cordoned, are not given to the placer
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kcli.log.rng import Random
 from kcli.protocol import error_codes
@@ -28,19 +32,18 @@ class UsableBroker(NamedTuple):
 
 
 class _BrokerList:
-    """Shuffled brokers of a rack; for each partition the list begins one position later."""
+    """Some brokers of a rack. For each partition the list begins one position later."""
 
     def __init__(self, brokers: Sequence[int], rng: Random) -> None:
-        self._brokers = list(brokers)
-        for at in range(len(self._brokers) - 1, 0, -1):
-            other = rng.randint(0, at)
-            self._brokers[at], self._brokers[other] = self._brokers[other], self._brokers[at]
+        self._rng = rng
+        self._brokers = sorted(brokers)
         self._partition = -1
         self._first = rng.randint(0, len(brokers) - 1) if brokers else 0
         self._given = 0
 
-    def __len__(self) -> int:
-        return len(self._brokers)
+    def shuffle(self) -> None:
+        """Change the order."""
+        _shuffle(self._brokers, self._rng)
 
     def next(self, partition: int) -> int | None:
         """Return the next broker for a partition, or None after all of them."""
@@ -58,11 +61,15 @@ class _Rack:
         self.unfenced = _BrokerList([broker.broker_id for broker in brokers if not broker.is_fenced], rng)
         self.fenced = _BrokerList([broker.broker_id for broker in brokers if broker.is_fenced], rng)
 
-    def next(self, partition: int, *, also_fenced: bool) -> int | None:
+    def next(self, partition: int) -> int | None:
         broker_id = self.unfenced.next(partition)
-        if broker_id is None and also_fenced:
-            return self.fenced.next(partition)
-        return broker_id
+        return self.fenced.next(partition) if broker_id is None else broker_id
+
+
+def _shuffle(items: list[Any], rng: Random) -> None:
+    for at in range(len(items) - 1, 0, -1):
+        other = rng.randint(0, at)
+        items[at], items[other] = items[other], items[at]
 
 
 class StripedReplicaPlacer:
@@ -74,39 +81,41 @@ class StripedReplicaPlacer:
     def place(self, brokers: Sequence[UsableBroker], partitions: int, replication_factor: int) -> list[list[int]]:
         """Return the replicas of each new partition. Raises ApiError if there are too few brokers."""
         fault, rng = None, self._rng
-        names = sorted({broker.rack for broker in brokers})
+        unfenced = sum(not broker.is_fenced for broker in brokers)
         if replication_factor < 1:
             fault = "it must be at least 1"
         elif replication_factor > len(brokers):
             fault = f"only {len(brokers)} broker(s) can get replicas"
-        elif all(broker.is_fenced for broker in brokers):
+        elif not unfenced:
             fault = "all brokers are fenced or shutting down"
         if fault is not None:
             text = f"the replication factor is {replication_factor}, but {fault}"
             raise ApiError(error_codes.INVALID_REPLICATION_FACTOR, text)
+        names = sorted({broker.rack for broker in brokers})
         racks = [_Rack([broker for broker in brokers if broker.rack == name], rng) for name in names]
-        leading = [rack for rack in racks if len(rack.unfenced)]
-        start = rng.randint(0, len(leading) - 1)
-        return [
-            _place_one(racks, leading[(start + index) % len(leading)], index, replication_factor) for index in range(partitions)
-        ]
+        start = rng.randint(0, len(racks) - 1)
+        placed = []
+        for partition in range(partitions):
+            if partition and partition % unfenced == 0 and unfenced > 1:
+                _shuffle(racks, rng)
+                for rack in racks:
+                    rack.unfenced.shuffle()
+                    rack.fenced.shuffle()
+            placed.append(_place_one(racks, (start + partition) % len(racks), partition, replication_factor))
+        return placed
 
 
-def _place_one(racks: list[_Rack], first: _Rack, partition: int, replication_factor: int) -> list[int]:
-    replicas: list[int] = []
-    leader = first.next(partition, also_fenced=False)
-    if leader is not None:
-        replicas.append(leader)
-    at = racks.index(first) + 1
-    # The racks alternate: at first with brokers that are not fenced, then with all.
-    for also_fenced in (False, True):
-        exhausted = 0
-        while len(replicas) < replication_factor and exhausted < len(racks):
-            broker_id = racks[at % len(racks)].next(partition, also_fenced=also_fenced)
-            at += 1
-            if broker_id is None:
-                exhausted += 1
-            else:
-                exhausted = 0
-                replicas.append(broker_id)
+def _place_one(racks: list[_Rack], start: int, partition: int, replication_factor: int) -> list[int]:
+    """Return the replicas of a partition, beginning with the rack at `start`; there are enough brokers."""
+    at, leader = start, racks[start].unfenced.next(partition)
+    while leader is None:
+        at = (at + 1) % len(racks)
+        leader = racks[at].unfenced.next(partition)
+    replicas, skipped, at = [leader], at, start
+    while len(replicas) < replication_factor:
+        if at == skipped:
+            skipped = -1  # the leader's rack had its turn
+        elif (broker_id := racks[at].next(partition)) is not None:
+            replicas.append(broker_id)
+        at = (at + 1) % len(racks)
     return replicas

@@ -17,16 +17,20 @@ from kcli.protocol.apis import (
     API_KEYS,
     API_VERSIONS,
     ASSIGN_REPLICAS_TO_DIRS,
+    BROKER_REGISTRATION,
+    CONTROLLER_REGISTRATION,
     DESCRIBE_CLUSTER,
     DESCRIBE_CONFIGS,
     DESCRIBE_QUORUM,
     ELECT_LEADERS,
     INCREMENTAL_ALTER_CONFIGS,
     LIST_PARTITION_REASSIGNMENTS,
+    UNREGISTER_BROKER,
     UPDATE_FEATURES,
 )
 from kcli.protocol.message_errors import MessageError
 from kcli.server.config import config_results
+from kcli.server.config.loading import load_config
 from kcli.server.controller.formatting import FormatPlan, format_directories
 from kcli.state.metadata_values import ConfigResource, PartitionRegistration
 from tests.server.controller.controllers import ControllerNode
@@ -227,11 +231,40 @@ def test_the_levels_of_4_4(node: ControllerNode) -> None:
     assert node.broker.image.features["metadata.version"] == 33
 
 
+@pytest.mark.parametrize("is_fenced", [False, True])
+def test_each_node_must_support_a_level(node: ControllerNode, is_fenced: bool) -> None:
+    """Brokers, fenced ones, too, and other controllers; what was refused is accepted when they are gone (KIP-584)."""
+    made = API_KEYS[BROKER_REGISTRATION].request.classes["Feature"]
+    kinds = {"metadata.version": (7, 30), "group.version": (0, 1), "share.version": (0, 1), "kraft.version": (0, 1)}
+    kinds |= {"transaction.version": (0, 2), "eligible.leader.replicas.version": (0, 1), "streams.version": (0, 1)}
+    old = [made(name=name, min_supported_version=low, max_supported_version=high) for name, (low, high) in kinds.items()]
+    assert node.register(2, 2, features=old).error_code == 0
+    node.beat(2, want_fence=is_fenced)
+    registered = request(CONTROLLER_REGISTRATION, controller_id=3, incarnation_id=Uuid(b"\3" * 16))
+    assert node.ask(CONTROLLER_REGISTRATION, registered).error_code == 0
+    code, sentence = update(node, ("metadata.version", 31, 1))
+    assert code == error_codes.INVALID_UPDATE_VERSION and "broker 2" in sentence
+    assert node.ask(UNREGISTER_BROKER, request(UNREGISTER_BROKER, broker_id=2)).error_code == 0
+    code, sentence = update(node, ("metadata.version", 31, 1))
+    assert code == error_codes.INVALID_UPDATE_VERSION and "controller 3" in sentence, "it has stated no features"
+
+
 def static_controller(directory: Path) -> ControllerNode:
     """A controller of a static quorum whose metadata.version is that of 4.0."""
     plan = FormatPlan("kcliKcliKcliKcliKcliKg", 1, (str(directory),), str(directory), {"metadata.version": 25})
     format_directories(OsDisk(), plan, random.Random(1).randbytes, START_MS)
     return ControllerNode(directory, "controller.quorum.voters=1@127.0.0.1:19093").start_with_broker()
+
+
+def test_the_voters_of_a_static_quorum_must_be_registered(tmp_path: Path) -> None:
+    """Before an upgrade: which levels another one supports is not known."""
+    node = static_controller(tmp_path / "data")
+    static = node.core.state.dynamic.static
+    node.core.state.dynamic.static = load_config(None, ["node.id=1", "controller.quorum.voters=1@h:1,2@h:2"], serving=False)
+    code, sentence = update(node, ("metadata.version", 30, 1))
+    assert code == error_codes.INVALID_UPDATE_VERSION and "controller 2 has not registered" in sentence
+    node.core.state.dynamic.static = static
+    assert update(node, ("metadata.version", 30, 1)) == (0, None)
 
 
 def test_the_quorum_becomes_dynamic_with_its_kraft_version(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from kcli.protocol.apis import (
     ALTER_PARTITION,
     API_KEYS,
     BROKER_HEARTBEAT,
+    BROKER_REGISTRATION,
     CONTROLLER_REGISTRATION,
     UNREGISTER_BROKER,
     UNREGISTER_CONTROLLER,
@@ -81,8 +82,27 @@ def test_a_feature_that_the_broker_lacks(node: ControllerNode) -> None:
     assert response.error_code == error_codes.UNSUPPORTED_VERSION
 
 
+def test_the_features_of_a_registration_are_checked_in_kafkas_order(node: ControllerNode) -> None:
+    """Those that are listed; then metadata.version is missing; then others that are not listed, kraft.version among them."""
+    listed = {feature.name: feature for feature in own_features()}
+
+    def refusal(*without: str, **ranges: tuple[int, int]) -> int:
+        features = [feature for name, feature in listed.items() if name not in without]
+        made = API_KEYS[BROKER_REGISTRATION].request.classes["Feature"]
+        for name, (lowest, highest) in ranges.items():
+            of = name.replace("_", ".")
+            features.append(made(name=of, min_supported_version=lowest, max_supported_version=highest))
+        code: int = node.register(2, 2, features=features).error_code
+        return code
+
+    assert refusal("group.version", "metadata.version", group_version=(2, 3)) == error_codes.UNSUPPORTED_VERSION
+    assert refusal("group.version", "metadata.version") == error_codes.INVALID_REGISTRATION
+    assert refusal("kraft.version") == error_codes.UNSUPPORTED_VERSION, "its level is 1"
+    assert refusal(unknown_version=(1, 2)) == error_codes.UNSUPPORTED_VERSION, "its level is 0"
+    assert refusal(unknown_version=(0, 2)) == 0
+
+
 def own_features() -> list[Any]:
-    from kcli.protocol.apis import BROKER_REGISTRATION
     from kcli.server.features import supported_features
 
     made = API_KEYS[BROKER_REGISTRATION].request.classes["Feature"]

@@ -149,7 +149,7 @@ def test_preferred_leaders_are_elected(tmp_path: Path, monkeypatch: pytest.Monke
     end_offset = node.core.raft.next_offset
     node.run(200)
     assert imbalanced(node) == 0
-    changes = [len(batch.records) for batch in node.core.raft.log.read(end_offset, node.core.raft.next_offset)]
+    changes = [len(batch.records) for batch in node.core.raft.log.batches(end_offset, node.core.raft.next_offset)]
     assert [count for count in changes if count > 1] == [3, 3, 2]
 
 

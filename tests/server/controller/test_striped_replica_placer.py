@@ -1,4 +1,6 @@
-"""Protects where replicas go: leaders go round, racks differ while they can, fenced brokers come last and never lead."""
+"""Protects where replicas go: leaders go round, racks differ while they can, fenced brokers come last in their rack and never
+lead; and what follows a leader varies, so that its load is spread over many when it fails (Kafka: StripedReplicaPlacerTest).
+"""
 
 from __future__ import annotations
 
@@ -34,6 +36,22 @@ def test_fenced_brokers_are_the_last_resort() -> None:
         assert replicas[2] == 1
     for replicas in StripedReplicaPlacer(random.Random(1)).place(brokers(3, fenced=(1,)), 10, 2):
         assert 1 not in replicas
+
+
+def test_a_rack_without_brokers_that_may_lead_gives_followers() -> None:
+    """Racks count for more than fencing: the next rack gives its fenced broker, though a third one has another, too."""
+    given = [UsableBroker(1, "a", False), UsableBroker(2, "b", True), UsableBroker(3, "c", False)]
+    placed = StripedReplicaPlacer(random.Random(1)).place(given, 30, 2)
+    assert {replicas[0] for replicas in placed} == {1, 3}
+    assert [1, 2] in placed and [1, 3] in placed
+    assert all(len(set(replicas)) == 2 for replicas in placed)
+
+
+def test_the_load_of_a_broker_that_fails_is_spread() -> None:
+    """With the same order for ever, the same two brokers followed each leader."""
+    placed = StripedReplicaPlacer(random.Random(1)).place(brokers(10), 300, 3)
+    for leader in range(10):
+        assert len({replicas[1] for replicas in placed if replicas[0] == leader}) >= 7
 
 
 def test_too_few_brokers() -> None:
