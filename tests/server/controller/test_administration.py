@@ -249,9 +249,10 @@ def test_each_node_must_support_a_level(node: ControllerNode, is_fenced: bool) -
     assert code == error_codes.INVALID_UPDATE_VERSION and "controller 3" in sentence, "it has stated no features"
 
 
-def static_controller(directory: Path) -> ControllerNode:
+def static_controller(directory: Path, metadata_version: int = 25) -> ControllerNode:
     """A controller of a static quorum whose metadata.version is that of 4.0."""
-    plan = FormatPlan("kcliKcliKcliKcliKcliKg", 1, (str(directory),), str(directory), {"metadata.version": 25})
+    features = {"metadata.version": metadata_version}
+    plan = FormatPlan("kcliKcliKcliKcliKcliKg", 1, (str(directory),), str(directory), features)
     format_directories(OsDisk(), plan, random.Random(1).randbytes, START_MS)
     return ControllerNode(directory, "controller.quorum.voters=1@127.0.0.1:19093").start_with_broker()
 

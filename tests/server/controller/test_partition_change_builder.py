@@ -32,7 +32,13 @@ def partition(**fields: Any) -> PartitionRegistration:
 
 
 def change(
-    found: PartitionRegistration, alive: set[int], *, elr: bool = True, election: Election = Election.ONLINE, version: int = 30
+    found: PartitionRegistration,
+    alive: set[int],
+    *,
+    elr: bool = True,
+    election: Election = Election.ONLINE,
+    version: int = 30,
+    min_isr: int = 2,
 ) -> PartitionChangeBuilder:
     return PartitionChangeBuilder(
         Uuid(b"\1" * 16),
@@ -40,7 +46,7 @@ def change(
         found,
         alive.__contains__,
         metadata_version=version,
-        min_isr=2,
+        min_isr=min_isr,
         is_elr_enabled=elr,
         default_directory=lambda broker_id: Uuid(bytes([broker_id]) * 16),
         election=election,
@@ -167,3 +173,86 @@ def test_older_metadata_versions_bump_the_epoch_with_the_isr() -> None:
         made = change(partition(), {1, 2, 3}, elr=False, version=version)
         made.target_isr = [1, 2]
         assert changed(made) == expected
+
+
+ALL = {1, 2, 3, 4}
+OLD, NOBODY = {"elr": False, "version": 11}, set[int]()
+PLAIN: dict[str, Any] = {"elr": False}
+UNCLEAN = {"elr": False, "election": Election.UNCLEAN}
+WIDE = {"min_isr": 3}
+D = [DIRECTORY]
+
+
+def own(broker_id: int) -> Uuid:
+    return Uuid(bytes([broker_id]) * 16)
+
+
+# Kafka's test, the partition, what it shall become, who may lead, how, and the record.
+SITUATIONS: list[tuple[str, dict[str, Any], dict[str, Any], set[int], dict[str, Any], dict[str, Any]]] = [
+    ("NoLeaderEpochBumpOnIsrExpansion", {"isr": [1]}, {"isr": [1, 2]}, ALL, OLD, {"isr": [1, 2]}),
+    ("LeaderEpochBumpOnNewReplicaSetDisjoint", {}, {"replicas": [1, 2, 4]}, ALL, PLAIN,
+     {"replicas": [1, 2, 4], "leader": 1, "directories": [*D, *D, own(4)]}),
+    ("NoLeaderEpochBumpOnEmptyTargetIsr", {"replicas": [1]}, {"isr": []}, ALL, OLD, {"leader": -1}),
+    ("IsrChangeDoesntBumpLeaderEpoch", {}, {"isr": [1, 2]}, ALL, PLAIN, {"isr": [1, 2]}),
+    ("IsrChangeAndLeaderChange", {}, {"isr": [2, 3]}, ALL, PLAIN, {"isr": [2, 3], "leader": 2}),
+    ("ReassignmentRearrangesReplicas", {}, {"replicas": [3, 2, 1]}, ALL, PLAIN, {"replicas": [3, 2, 1]}),
+    ("RevertReassignment", {"replicas": [1, 2, 3, 4], "isr": [1, 2, 3], "adding_replicas": [4]},
+     {"replicas": [1, 2, 3], "adding": []}, ALL, PLAIN,
+     {"replicas": [1, 2, 3], "adding_replicas": [], "leader": 1, "directories": D * 3}),
+    ("RemovingReplicaReassignment", {}, {"removing": [3]}, ALL, PLAIN,
+     {"replicas": [1, 2], "isr": [1, 2], "leader": 1, "directories": D * 2}),
+    ("AddingReplicaReassignment", {"replicas": [1, 2]}, {"replicas": [1, 2, 3], "adding": [3]}, ALL, PLAIN,
+     {"replicas": [1, 2, 3], "adding_replicas": [3], "directories": [*D, *D, own(3)]}),
+    ("UncleanLeaderElection", {"isr": [1]}, {"isr": []}, {2}, UNCLEAN, {"isr": [2], "leader": 2, "leader_recovery_state": 1}),
+    ("ChangeInLeadershipDoesNotChangeRecoveryState", {"isr": [1], "leader_recovery_state": "RECOVERING"}, {"isr": []}, NOBODY,
+     PLAIN, {"leader": -1}),
+    ("ChangeInLeadershipDoesNotChangeRecoveryState", {"isr": [1], "leader": -1, "leader_recovery_state": "RECOVERING"}, {}, {1},
+     PLAIN, {"leader": 1}),
+    ("UncleanSetsLeaderRecoveringState", {"isr": [1], "leader": -1}, {}, {2}, UNCLEAN,
+     {"isr": [2], "leader": 2, "leader_recovery_state": 1}),
+    ("UncleanSetsLeaderRecoveringState", {"isr": [1], "leader": -1, "leader_recovery_state": "RECOVERING"}, {}, {2}, UNCLEAN,
+     {"isr": [2], "leader": 2}),
+    ("StoppedLeaderIsDemotedAfterReassignmentCompletesEvenIfNoNewEligibleLeaders",
+     {"replicas": [3, 4, 1, 2], "isr": [1, 2], "leader": 1, "removing_replicas": [1, 2], "adding_replicas": [3, 4]},
+     {"isr": [1, 2, 3, 4]}, NOBODY, PLAIN,
+     {"replicas": [3, 4], "isr": [3, 4], "leader": -1, "removing_replicas": [], "adding_replicas": [], "directories": D * 2}),
+    ("EligibleLeaderReplicas_IsrShrinkBelowMinISR", {}, {"isr": [1]}, ALL, {},
+     {"isr": [1], "eligible_leader_replicas": [2, 3]}),
+    ("EligibleLeaderReplicas_lastKnownElrShouldBePopulatedWhenNoLeader", {"isr": [1], "eligible_leader_replicas": [2]},
+     {"isr": []}, NOBODY, {},
+     {"isr": [], "leader": -1, "eligible_leader_replicas": [1, 2], "last_known_elr": [1]}),
+    ("EligibleLeaderReplicas_IsrExpandAboveMinISR", {"isr": [1], "eligible_leader_replicas": [2, 3]}, {"isr": [1, 3]}, ALL, {},
+     {"isr": [1, 3], "eligible_leader_replicas": []}),
+    ("EligibleLeaderReplicas_IsrAddNewMemberNotInELR",
+     {"replicas": [1, 2, 3, 4], "isr": [1], "eligible_leader_replicas": [2]}, {"isr": [1, 4]}, ALL, WIDE, {"isr": [1, 4]}),
+    ("EligibleLeaderReplicas_RemoveUncleanShutdownReplicasFromElr", {"isr": [1], "eligible_leader_replicas": [2, 3]},
+     {"unclean": [3]}, ALL, WIDE, {"eligible_leader_replicas": [2]}),
+    ("KeepsDirectoriesAfterReassignment", {"directories": [own(7), own(8), own(9)]}, {"replicas": [3, 1, 4]}, ALL, PLAIN,
+     {"replicas": [3, 1, 4], "leader": 1, "directories": [own(9), own(7), own(4)]}),
+    ("UpdateDirectories", {}, {"directories": {2: own(8)}}, ALL, PLAIN, {"directories": [*D, own(8), *D]}),
+    ("EligibleLeaderReplicas_ElrCanBeElected", {"isr": [], "leader": -1, "eligible_leader_replicas": [2, 3]}, {}, {2}, {},
+     {"isr": [2], "leader": 2, "eligible_leader_replicas": [3]}),
+    ("EligibleLeaderReplicas_IsrCanShrinkToZero", {"isr": [1, 2], "eligible_leader_replicas": [3]}, {"isr": []}, NOBODY, {},
+     {"isr": [], "leader": -1, "eligible_leader_replicas": [1, 2, 3], "last_known_elr": [1]}),
+    ("EligibleLeaderReplicas_ElectLastKnownLeader", {"isr": [], "leader": -1, "last_known_elr": [2]}, {}, {2}, {},
+     {"isr": [2], "leader": 2, "leader_recovery_state": 1, "last_known_elr": []}),
+    ("EligibleLeaderReplicas_ElectLastKnownLeaderShouldFail",
+     {"isr": [], "leader": -1, "eligible_leader_replicas": [1], "last_known_elr": [2]}, {}, {2}, {}, {}),
+    ("EligibleLeaderReplicas_NotEligibleLastKnownLeader", {"isr": [], "leader": -1, "last_known_elr": [2]}, {}, {1, 3}, {}, {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "found", "target", "alive", "how", "expected"), SITUATIONS)
+def test_kafkas_situations(
+    name: str, found: dict[str, Any], target: dict[str, Any], alive: set[int], how: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    """Those of PartitionChangeBuilderTest that are not above, with our own numbers."""
+    made = change(partition(**found), alive, **how)
+    for key, value in target.items():
+        if key == "unclean":
+            made.unclean_replicas = value
+        elif key == "directories":
+            made.target_directories |= value
+        else:
+            setattr(made, f"target_{key}", value)
+    assert changed(made) == expected
