@@ -120,3 +120,67 @@ def test_the_first_election_may_begin_at_once() -> None:
     world.nodes[2] = again
     world.advance(1000)
     assert (world.leaders, again.state) == ([1], ("follower", epoch, 1))
+
+
+def restarted(node: Context) -> Context:
+    """The node after a crash that lost nothing durable."""
+    twin = Context(node.config.local.node_id, log=node.log, stored=node.stored, random=node.rng.value)
+    twin.now_ms = node.now_ms
+    return twin
+
+
+def committed(world: Network) -> list[object]:
+    """What each node has committed is a prefix of the longest; return that."""
+    logs = [node.log.entries[: max(0, node.core.high_watermark)] for node in world.nodes.values()]
+    longest = max(logs, key=len)
+    assert all(log == longest[: len(log)] for log in logs)
+    return [entry.value for entry in longest if isinstance(entry.value, str)]
+
+
+def test_all_voters_restart() -> None:
+    """The committed records stay; a new epoch begins."""
+    world = quorum(1, 2, 3)
+    world.advance(3000)
+    world.nodes[1].append("a")
+    world.advance(1000)
+    epoch = world.nodes[1].core.quorum.epoch
+    world.nodes = {one: restarted(node) for one, node in world.nodes.items()}
+    world.advance(8000)
+    (leader,) = world.leaders
+    assert world.nodes[leader].core.quorum.epoch > epoch
+    world.nodes[leader].append("b")
+    world.advance(1000)
+    assert committed(world) == ["a", "b"]
+
+
+@pytest.mark.parametrize("lost", [(3,), (3, 4)])
+def test_a_majority_goes_on(lost: tuple[int, ...]) -> None:
+    """Followers that are cut off do not end the epoch, also when they return (PreVote), and no second leader appears."""
+    world = quorum(1, 2, 3, 4, 5)
+    world.advance(3000)
+    epoch = world.nodes[1].core.quorum.epoch
+    world.cut = lambda source, target: (source in lost) is not (target in lost)
+    world.nodes[1].append("a")
+    world.advance(20_000)
+    assert (world.leaders, world.nodes[1].core.quorum.epoch) == ([1], epoch)
+    assert committed(world) == ["a"]
+    world.cut = lambda source, target: False
+    world.advance(5000)
+    assert (world.leaders, world.nodes[1].core.quorum.epoch) == ([1], epoch)
+    assert all(node.log.entries == world.nodes[1].log.entries for node in world.nodes.values())
+
+
+def test_leaders_are_lost_one_after_the_other() -> None:
+    """Each time the rest elects and commits, as long as it is a majority; then nothing is committed any more."""
+    world = quorum(1, 2, 3, 4, 5)
+    written = []
+    for number in range(3):
+        world.advance(8000)
+        (leader,) = world.leaders
+        written.append(f"record {number}")
+        world.nodes[leader].append(written[-1])
+        world.advance(1000)
+        assert committed(world) == written
+        del world.nodes[leader]
+    world.advance(20_000)
+    assert world.leaders == []

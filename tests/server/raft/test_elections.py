@@ -473,3 +473,69 @@ def test_end_quorum_epoch_of_others() -> None:
     node = ready("unattached")
     node.ask(EndQuorumEpoch(CLUSTER, 2, 3, (key(1),)))
     assert node.state == ("prospective", 3, 2)
+
+
+def test_a_resigned_leader_follows_its_successor() -> None:
+    """BeginQuorumEpoch of a later epoch; one that names itself for its own epoch changes nothing."""
+    node = ready("resigned")
+    node.ask(BeginQuorumEpoch(CLUSTER, 1, 1, key(1), endpoints(1)))
+    assert node.state == ("resigned", 1, 1)
+    node.ask(BeginQuorumEpoch(CLUSTER, 2, 2, key(1), endpoints(2)))
+    assert node.state == ("follower", 2, 2)
+
+
+def test_a_leader_hears_of_a_later_epoch() -> None:
+    """By an answer to BeginQuorumEpoch: it is not the leader any more; by its own epoch nothing changes."""
+    node = ready("leader")
+    first, second = [send for send, _ in node.sent(BeginQuorumEpoch)]
+    node.reply(first, BeginQuorumEpochAnswer(error_codes.NONE, 1, 1, endpoints(1)))
+    assert node.state == ("leader", 1, 1)
+    node.reply(second, BeginQuorumEpochAnswer(error_codes.FENCED_LEADER_EPOCH, 2, 3, endpoints(3)))
+    assert node.state == ("follower", 2, 3)
+
+
+def test_a_leader_hears_votes_of_observers() -> None:
+    """A candidate that is no voter ends the leader's epoch, as one that is not known yet may; it gets the vote."""
+    for is_pre_vote in (True, False):
+        node = ready("leader")
+        answer = node.ask(vote(node, 9, is_pre_vote=is_pre_vote, epoch=2, end_offset=50))
+        assert answer == VoteAnswer(error_codes.NONE, 2, NO_NODE, True)
+        assert node.state == ("unattached", 2, NO_NODE)
+
+
+def test_a_prospective_node_follows_a_new_leader() -> None:
+    """Also in its own epoch, if it knew none; with the leader that it knows, it stays in its election."""
+    node = ready("prospective")
+    node.ask(BeginQuorumEpoch(CLUSTER, 3, 0, key(1), endpoints(3)))
+    assert node.state == ("follower", 0, 3)
+    node.advance(2000)
+    assert node.state == ("prospective", 0, 3)
+    node.ask(BeginQuorumEpoch(CLUSTER, 3, 0, key(1), endpoints(3)))
+    assert node.state == ("prospective", 0, 3)
+    node.ask(BeginQuorumEpoch(CLUSTER, 2, 1, key(1), endpoints(2)))
+    assert node.state == ("follower", 1, 2)
+
+
+def test_a_leader_that_is_no_voter_is_followed() -> None:
+    """It is named with its endpoints: the record with it may not be here yet, or it leads until its removal."""
+    node = ready("unattached")
+    node.ask(BeginQuorumEpoch(CLUSTER, 8, 4, key(1), endpoints(8)))
+    assert node.state == ("follower", 4, 8)
+    assert node.sent(Fetch)[-1][0].destination.port == 9998
+
+
+def test_a_leader_without_an_endpoint_is_kept() -> None:
+    """Quorum-state names one that is no voter: others do not hear of it, a lost pre-vote keeps it, its message is followed."""
+    node = Context(1, stored=Election(5, 8, None))
+    assert node.state == ("unattached", 5, 8)
+    answer = node.ask(vote(node, 3))
+    assert isinstance(answer, VoteAnswer)
+    assert (answer.is_granted, answer.leader_id) == (False, NO_NODE)
+    node.forget()
+    node.advance(1000)
+    assert node.state == ("prospective", 5, 8)
+    grant(node, 2, 3, is_granted=False)
+    assert node.state == ("unattached", 5, 8)
+    assert node.stored == Election(5, 8, None)
+    node.ask(BeginQuorumEpoch(CLUSTER, 8, 5, key(1), endpoints(8)))
+    assert node.state == ("follower", 5, 8)

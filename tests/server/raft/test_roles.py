@@ -359,6 +359,13 @@ def test_check_quorum(ids: tuple[int, ...], rounds: list[tuple[int, ...]]) -> No
         assert state.check_quorum_deadline_ms == before
         state.heard_of(key(voters[-1]), 1000 * at)
         assert state.check_quorum_deadline_ms == 1000 * at + 3000
+    changed = led(1, 2, 3, 4, 5)
+    changed.heard_of(key(2), 500)
+    changed.set_voters(tuple(map(voter, (1, 3, 4))))
+    changed.heard_of(key(2), 600)
+    assert changed.check_quorum_deadline_ms == 3000, "a removed voter does not count"
+    changed.heard_of(key(4), 700)
+    assert changed.check_quorum_deadline_ms == 3700
     assert led(1).is_alone
     assert not led(2).is_alone
 

@@ -28,6 +28,7 @@ from kcli.server.raft.messages import (
 )
 from tests.server.raft.quorum_context import (
     CLUSTER,
+    Batches,
     Context,
     Entry,
     Network,
@@ -356,6 +357,14 @@ def test_an_observer_that_joins(own: VoterNode | None, settings: dict[str, objec
     ((send, made),) = sent
     assert send.destination.node_id == 2
     assert made == (RemoveRaftVoter(CLUSTER, own.key) if own is not None else expected)
+    if own is not None:
+        node.reply(send, ChangeVotersAnswer(error_codes.NONE))
+        without = Batches((Entry(1, VotersEntry(tuple(map(voter, (1, 2, 3)))), 1),))
+        node.reply(node.sent(Fetch)[-1][0], FetchAnswer(error_codes.NONE, 5, 2, records=without))
+        for ms in (1500, 600):
+            node.advance(ms)
+            node.reply(node.sent(Fetch)[-1][0], FetchAnswer(error_codes.NONE, 5, 2))
+        assert [one for _, one in node.sent(AddRaftVoter)] == [AddRaftVoter(CLUSTER, key(9), endpoints(9), 2000, False)]
 
 
 def test_the_start_of_an_epoch() -> None:
