@@ -5,28 +5,28 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
 
 from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, is_terminal, print_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from kcli.simulator.node_maker import NodeMaker
-    from kcli.simulator.runner import Simulation, SimulationResult
+    from kcli.simulator.runner import Simulation
 
 ARGUMENTS = "--seed N | --seeds A-B"
 DESCRIPTION = """\
 Runs a broker and controller in virtual time. Its disk loses, tears or reorders writes that were not flushed, fills up or
 fails; connections break; the process is killed at any step. Clients write and read, and check Kafka's guarantees; with
---workload coordination they are members of groups and transactional producers. A run is reproducible from its seed. For
-a seed that fails, kcli prints the command that repeats the run."""
+--workload coordination they are members of groups and transactional producers. --workload quorum runs the controllers of
+a metadata quorum without brokers: elections, replication, snapshots, changes of the voters. A run is reproducible from its
+seed. For a seed that fails, kcli prints the command that repeats the run."""
 EPILOG = """\
 Exit codes: 0 no seed failed; 1 a seed failed; 2 could not run. docs/simulator.md describes what is simulated and what is
 checked."""
 
 TAIL_LINES = 60
-WORKLOADS = ("logs", "coordination")
+WORKLOADS = ("logs", "coordination", "quorum")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--workload",
         choices=WORKLOADS,
         default=WORKLOADS[0],
-        help="logs: topics, records, compaction (default); coordination: groups and transactions",
+        help="logs: topics, records, compaction (default); coordination: groups and transactions; quorum: controllers",
     )
     parser.add_argument("--steps", type=int, metavar="N", help="number of events with faults, before the final checks")
     parser.add_argument("--trace", action="store_true", help="print the whole trace, not only the end of a failed run's trace")
@@ -60,36 +60,70 @@ def _seeds(args: argparse.Namespace) -> range:
     return range(int(first), int(last) + 1)
 
 
-def _workload(name: str) -> tuple[type[Simulation], Callable[[int], NodeMaker], int]:
-    """Return the simulation of a workload, its nodes, and its number of steps."""
+class Outcome(Protocol):
+    """The result of a seed."""
+
+    @property
+    def seed(self) -> int:
+        """The seed."""
+
+    @property
+    def failure(self) -> str:
+        """What failed; empty if nothing did."""
+
+    @property
+    def digest(self) -> str:
+        """The digest of the trace."""
+
+    @property
+    def tail(self) -> list[str]:
+        """The last lines of the trace."""
+
+    @property
+    def summary(self) -> str:
+        """What happened, in one line."""
+
+
+RunSeed = Callable[[int, int, Callable[[str], None] | None], Outcome]
+
+
+def _workload(name: str) -> tuple[RunSeed, int]:
+    """Return the function that runs a seed of a workload (seed, steps, trace), and its number of steps."""
+    if name == "quorum":
+        from kcli.simulator.quorum import simulation
+
+        return lambda seed, steps, write: simulation.QuorumSimulation(seed, steps=steps, write=write).run(), (
+            simulation.DEFAULT_STEPS
+        )
     if name == "coordination":
         from kcli.simulator.coordination import workload
         from kcli.simulator.coordination.node_settings import make_coordination_node
 
-        return workload.CoordinationSimulation, make_coordination_node, workload.DEFAULT_STEPS
+        return _node_runner(workload.CoordinationSimulation, make_coordination_node), workload.DEFAULT_STEPS
     from kcli.simulator import runner
     from kcli.simulator.node_maker import NodeMaker
 
-    return runner.Simulation, NodeMaker, runner.DEFAULT_STEPS
+    return _node_runner(runner.Simulation, NodeMaker), runner.DEFAULT_STEPS
+
+
+def _node_runner(kind: type[Simulation], make_nodes: Callable[[int], NodeMaker]) -> RunSeed:
+    def run_seed(seed: int, steps: int, write: Callable[[str], None] | None) -> Outcome:
+        make_node = make_nodes(seed)
+        rounds = make_node.cleaning_rounds
+        return kind(seed, make_node, make_node.directories, steps=steps, write=write, cleaning_rounds=rounds).run()
+
+    return run_seed
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the seeds and return the exit code. Raises CannotRun if --seeds is not a range."""
-    kind, make_nodes, default_steps = _workload(args.workload)
+    run_seed, default_steps = _workload(args.workload)
     steps = default_steps if args.steps is None else args.steps
-    failed: list[SimulationResult] = []
+    failed: list[Outcome] = []
     seeds = _seeds(args)
     begin = time.monotonic()
     for seed in seeds:
-        make_node = make_nodes(seed)
-        outcome = kind(
-            seed,
-            make_node,
-            make_node.directories,
-            steps=steps,
-            write=print_text if args.trace else None,
-            cleaning_rounds=make_node.cleaning_rounds,
-        ).run()
+        outcome = run_seed(seed, steps, print_text if args.trace else None)
         if outcome.failure:
             failed.append(outcome)
             options = "" if args.workload == WORKLOADS[0] else f" --workload {args.workload}"
@@ -103,13 +137,9 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_FINDINGS if failed else EXIT_OK
 
 
-def _print_progress(outcome: SimulationResult, seeds: range, failed: int) -> None:
+def _print_progress(outcome: Outcome, seeds: range, failed: int) -> None:
     done = outcome.seed - seeds.start + 1
-    line = (
-        f"seed {outcome.seed}: {outcome.starts} starts, {outcome.deaths} deaths, {outcome.batches} batches, "
-        f"{outcome.records_read} records read, {outcome.cleaning_rounds} cleaning rounds, "
-        f"{outcome.virtual_ms / 1000:.1f} s of virtual time"
-    )
+    line = f"seed {outcome.seed}: {outcome.summary}"
     if is_terminal(2):
         sys.stderr.write(f"\r{done}/{len(seeds)}, {failed} failed; {line}\x1b[K" + ("\n" if done == len(seeds) else ""))
     elif len(seeds) <= 20 or done % 50 == 0 or done == len(seeds):
@@ -117,7 +147,7 @@ def _print_progress(outcome: SimulationResult, seeds: range, failed: int) -> Non
     sys.stderr.flush()
 
 
-def _print_failure(outcome: SimulationResult, options: str, tail_lines: int) -> None:
+def _print_failure(outcome: Outcome, options: str, tail_lines: int) -> None:
     tail = outcome.tail[-tail_lines:] if tail_lines else []
     print_text(
         "\n".join(

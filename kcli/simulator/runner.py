@@ -63,6 +63,14 @@ class SimulationResult(NamedTuple):
     whole_views: int  # compacted partitions that were read from start to end, counted each time
     virtual_ms: int
 
+    @property
+    def summary(self) -> str:
+        """What happened, in one line."""
+        return (
+            f"{self.starts} starts, {self.deaths} deaths, {self.batches} batches, {self.records_read} records read, "
+            f"{self.cleaning_rounds} cleaning rounds, {self.virtual_ms / 1000:.1f} s of virtual time"
+        )
+
 
 class Simulation:
     """One run. `make_node(disk, rng, now_ms, log, wall)` creates a node, and formats the disk if it is empty.

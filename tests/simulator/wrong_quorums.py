@@ -1,0 +1,145 @@
+"""Wrong raft cores: each replaces one function of kcli's with one that has a fault. The simulator must find all of them.
+
+`WRONG` names, for each, the check that reports it (kcli.simulator.quorum.checks), and whether the search of a small world finds
+it, too. The seeds are the first ones: none is chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+from kcli.server.raft import elections, fetching
+from kcli.server.raft.consensus import RaftCore
+from kcli.server.raft.leader_state import LeaderState
+from kcli.server.raft.messages import LeaderChangeEntry
+from kcli.server.raft.quorum_state import Role
+from kcli.server.raft.replica import Replica
+from kcli.simulator.quorum import world
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def patched(owner: Any, name: str, make: Callable[[Any], Any]) -> Patch:
+    """Puts another function in the place of `owner.name`, made of the real one."""
+    return lambda monkeypatch: monkeypatch.setattr(owner, name, make(getattr(owner, name)))
+
+
+def votes_again(real: Any) -> Any:
+    """Forgets a vote when the next candidate of the epoch asks."""
+
+    def decide(replica: Any, request: Any, now_ms: int) -> Any:
+        if not request.is_pre_vote and replica.quorum.role is Role.UNATTACHED:
+            replica.quorum.voted = None
+        return real(replica, request, now_ms)
+
+    return decide
+
+
+def counts_replicas_of_earlier_epochs(real: Any) -> Any:
+    def advance(self: Any) -> Any:
+        start_offset, self.epoch_start_offset = self.epoch_start_offset, -1
+        try:
+            return real(self)
+        finally:
+            self.epoch_start_offset = start_offset
+
+    return advance
+
+
+def begins_without_leader_change(real: Any) -> Any:
+    def append(self: Any, entries: Any, now_ms: int) -> Any:
+        others = tuple(entry for entry in entries if not isinstance(entry, LeaderChangeEntry))
+        return real(self, others, now_ms) if others else self.log.end_offset
+
+    return append
+
+
+def truncates_to_the_high_watermark(real: Any) -> Any:
+    def truncate(replica: Any, answer: Any) -> None:
+        replica.truncate_to(max(replica.high_watermark, replica.log.start_offset))
+
+    return truncate
+
+
+def appends_in_an_epoch_that_is_over(real: Any) -> Any:
+    return lambda self, epoch, records, now_ms: self.log.append_as_leader(epoch, records, now_ms)
+
+
+def fetches_at_once(real: Any) -> Any:
+    """Does not wait until the log is flushed."""
+
+    def release(self: Any) -> None:
+        self._held = [held._replace(flushed_offset=0) for held in self._held]
+        real(self)
+
+    return release
+
+
+def sends_at_once(real: Any) -> Any:
+    """Does not wait until quorum-state is stored."""
+
+    def release(self: Any) -> None:
+        self._held = [held._replace(version=0) for held in self._held]
+        real(self)
+
+    return release
+
+
+def keeps_removed_voters(real: Any) -> Any:
+    def set_voters(self: Any, voters: Any) -> None:
+        earlier = self.voters
+        real(self, voters)
+        self.voters = {**earlier, **self.voters}
+
+    return set_voters
+
+
+def answers_pre_votes_by_its_own_epoch(real: Any) -> Any:
+    def error(replica: Any, request: Any) -> Any:
+        return real(replica, request._replace(epoch=replica.quorum.epoch) if request.is_pre_vote else request)
+
+    return error
+
+
+def counts_what_it_has_not_flushed(real: Any) -> Any:
+    return lambda self, durable_end_offset, end_offset, now_ms: real(self, end_offset, end_offset, now_ms)
+
+
+class Wrong(NamedTuple):
+    """A fault, and the check that reports it first; `is_small`: the search of a small world finds it."""
+
+    patch: Patch
+    check: str
+    is_small: bool = True
+
+
+WRONG = {
+    "votes twice in an epoch": Wrong(patched(elections, "_decide", votes_again), "one vote an epoch"),
+    "commits records of an earlier epoch by a count of replicas": Wrong(
+        patched(LeaderState, "_advance", counts_replicas_of_earlier_epochs), "an epoch's own commit"
+    ),
+    "begins an epoch without LeaderChange": Wrong(
+        patched(Replica, "append_control", begins_without_leader_change), "an epoch's own commit"
+    ),
+    "truncates to the high watermark": Wrong(
+        patched(fetching, "_truncate", truncates_to_the_high_watermark), "no step back", is_small=False
+    ),
+    "appends for a leader whose epoch is over": Wrong(patched(RaftCore, "append", appends_in_an_epoch_that_is_over), "appends"),
+    "makes snapshots of what is not committed": Wrong(
+        patched(world, "snapshot_offset", lambda real: lambda replica: replica.log.end_offset), "snapshots", is_small=False
+    ),
+    "grants pre-votes of earlier epochs": Wrong(
+        patched(elections, "_vote_error", answers_pre_votes_by_its_own_epoch), "pre-votes"
+    ),
+    "counts a voter that was removed": Wrong(
+        patched(LeaderState, "set_voters", keeps_removed_voters), "a majority has it", is_small=False
+    ),
+    "sends a vote before it is stored": Wrong(patched(Replica, "_release", sends_at_once), "durable first"),
+    "fetches before the log is flushed": Wrong(patched(Replica, "_release", fetches_at_once), "durable first"),
+    "counts its own end before it is flushed": Wrong(
+        patched(LeaderState, "update_local", counts_what_it_has_not_flushed), "a majority has it"
+    ),
+}
