@@ -17,8 +17,8 @@ list of effects; the shell executes the effects in the order of the list.
                without which the voters of a quorum could not elect a leader; a node that is only a controller is ready
                -> the broker has replayed the metadata log -> its logs are loaded, a slice in each step -> it registers and is
                unfenced -> `is_ready`: the shell opens the other listeners
-    stop       the controller approves the shutdown of the broker -> its logs are closed, a slice in each step -> the metadata
-               log is closed -> `is_stopped`
+    stop       the controller approves the shutdown of the broker -> its logs are closed, a slice in each step -> another voter
+               leads, if there are several, or 5 s have passed -> the metadata log is closed -> `is_stopped`
     failure    an exception leaves `handle` or `start`: the node has ended, and its shell must not call it any more
 
     word                                   true when                                                    read by
@@ -36,7 +36,7 @@ list of effects; the shell executes the effects in the order of the list.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from kcli.network.events import PeerClosed, ResponseReceived
@@ -75,8 +75,8 @@ class ControllerPort(MetadataSource, Protocol):
         """Take a request (header and message) of a client or node; `respond` is called once, now or later."""
         ...
 
-    def stop(self, now_ms: int) -> None:
-        """Close the metadata log."""
+    def stop(self, now_ms: int, stopped: Callable[[int], None]) -> None:
+        """Hand over the leadership, close the metadata log, and call `stopped(now_ms)`."""
         ...
 
 
@@ -158,8 +158,10 @@ class Node:
         return self._take()
 
     def _stop_controller(self, now_ms: int) -> None:
-        self.controller.stop(now_ms)
-        self.is_stopped = True
+        def stopped(now_ms: int) -> None:
+            self.is_stopped = True
+
+        self.controller.stop(now_ms, stopped)
 
     def _take(self) -> list[Effect]:
         effects = self._effects.copy()

@@ -44,6 +44,7 @@ from kcli.server.features import initial_features
 from kcli.server.log_lines import LOG, NETWORK, SERVER, Line, Loggers
 from kcli.server.node import Node
 from kcli.server.outstanding import Computations, Flushes
+from kcli.server.raft.voter_set import address_on, find_voter
 from kcli.server.scheduler import Scheduler
 from kcli.state.metadata_values import Voter
 
@@ -215,16 +216,19 @@ def log_manager_settings(config: ServerConfig) -> LogManagerSettings:
 class ClusterAddresses:
     """The addresses of the cluster's nodes: voters from the quorum, other controllers and brokers from the metadata image."""
 
-    def __init__(self, controller: ControllerServer) -> None:
-        self._controller = controller
+    def __init__(self) -> None:
+        self.controller: ControllerServer | None = None  # it is made after the connections, through which it sends
 
     def address_of(self, node: PeerNode, listener: str) -> PeerAddress | None:
         """Return the address of a node's listener, None if it is not known."""
-        image = self._controller.state.image
+        if self.controller is None:
+            return None
+        image = self.controller.state.image
         if node.role is NodeRole.CONTROLLER:
-            voter = self._controller.raft.history.voters.get(node.node_id)
-            if voter is not None and listener in voter.endpoints:
-                return PeerAddress(*voter.endpoints[listener])
+            voter = find_voter(self.controller.raft.voters, node.node_id)
+            address = None if voter is None else address_on(voter.endpoints, listener)
+            if address is not None:
+                return PeerAddress(*address)
         registrations = image.controllers if node.role is NodeRole.CONTROLLER else image.brokers
         registration = registrations.get(node.node_id)
         endpoint = None if registration is None else registration.endpoints.get(listener)
@@ -266,11 +270,12 @@ def build_node(
         """End the node at its next step: without its metadata log it cannot decide anything any more."""
         timer.schedule(now_ms, partial(_raise, error))
 
-    controller = ControllerServer(
-        config, identity.cluster_id, identity.directory_ids, disk, files, rng, timer, flushes, scheduler, loggers, end, bound
-    )
-    client_id, addresses = f"broker-{config.node_id}", ClusterAddresses(controller)
+    client_id, addresses = f"broker-{config.node_id}", ClusterAddresses()
     peers = Peers(config.node_id, client_id, effects, timer, rng, addresses, _peer_settings(config), loggers[NETWORK])
+    ids = identity.cluster_id, identity.directory_ids
+    controller = addresses.controller = ControllerServer(
+        config, *ids, disk, files, rng, timer, flushes, scheduler, peers, loggers, end, bound
+    )
     names = config.controller_listener_names  # also of a node that binds none of them: its broker sends requests to itself
     broker = None
     if config.is_broker:

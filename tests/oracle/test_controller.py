@@ -157,7 +157,7 @@ def test_a_static_quorum_goes_both_ways(each_kafka: Peer, tmp_path: Path) -> Non
     with kafka(each_kafka, tmp_path, port) as address:
         ask(str(each_kafka.tools.script), address, TOPICS_TOOL, "--create", "--topic", "by-kafka", "--partitions", "2")
     node = our_controller(tmp_path, port, static=True)
-    assert (node.core.raft.history.kraft_version, node.core.raft.epoch) == (0, 2)
+    assert (node.core.raft.core.history.kraft_version, node.core.raft.epoch) == (0, 2)
     node.register(1, 2)
     node.beat()
     assert node.create_topic("by-kcli", 2).error_code == 0
@@ -189,7 +189,7 @@ def test_a_static_quorum_that_became_dynamic_is_one_to_kafka(each_kafka: Peer, t
         features = ask(str(each_kafka.tools.script), address, "org.apache.kafka.tools.FeatureCommand", "describe")
         assert re.search(r"kraft.version.*FinalizedVersionLevel: 1\b", features)
     node = our_controller(tmp_path, port, static=True)
-    assert (node.core.raft.history.kraft_version, node.core.raft.epoch) == (1, 3)
+    assert (node.core.raft.core.history.kraft_version, node.core.raft.epoch) == (1, 3)
     node.stop()
 
 

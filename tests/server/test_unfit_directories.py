@@ -56,7 +56,7 @@ def test_kafkas_static_directory_is_served_without_naming_its_voter(given: Path)
 @pytest.mark.parametrize(
     ("voters", "sentence"),
     [
-        ('{"voterId":1},{"voterId":2}', r"has the voters 1, 2; clusters of several nodes are not served yet"),
+        ('{"voterId":1},{"voterId":2}', r"has the voters 1, 2, and this node is also a broker"),
         ('{"voterId":2}', r"is node 2, and node\.id is 1"),
     ],
 )
@@ -90,7 +90,7 @@ def test_a_directory_of_several_voters_is_refused(tmp_path: Path) -> None:
     """It used to bind its ports, and to answer nobody."""
     voters = "1@127.0.0.1:19093:AAAAAAAAAAAAAAAAAAAAAQ,2@127.0.0.1:19094:AAAAAAAAAAAAAAAAAAAAAg"
     data = formatted(tmp_path, "--initial-controllers", voters)
-    with pytest.raises(MetadataLogError, match="has the voters 1, 2; clusters of several nodes are not served yet"):
+    with pytest.raises(MetadataLogError, match="has the voters 1, 2, and this node is also a broker"):
         WholeNode(data)
 
 

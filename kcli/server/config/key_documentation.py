@@ -75,7 +75,15 @@ connections.max.idle.ms: The time without traffic after which a connection is cl
 controller.socket.timeout.ms: The time in ms that the broker waits for the controller's answer.
 controlled.shutdown.enable: Whether a broker that stops transfers its leaderships first.
 controller.listener.names: The names of the controllers' listeners.
+controller.quorum.auto.join.enable: Whether a controller makes itself a voter of a dynamic quorum.
 controller.quorum.bootstrap.servers: The addresses by which the controllers are found.
+controller.quorum.election.backoff.max.ms: How long, in ms, a voter lets better successors of a resigned leader go first.
+controller.quorum.election.timeout.ms: How long, in ms, and up to twice of it, a voter waits for a leader.
+controller.quorum.fetch.max.bytes: The size in bytes of a fetch of the metadata log.
+controller.quorum.fetch.snapshot.max.bytes: The size in bytes of a fetch of a snapshot of the metadata log.
+controller.quorum.fetch.timeout.ms: The time in ms after which a voter that cannot fetch begins an election.
+controller.quorum.request.timeout.ms: The time in ms for which a controller waits for the answer of another one.
+controller.quorum.retry.backoff.ms: The time in ms for which a controller waits after a failed request to another one.
 controller.quorum.voters: The controllers of a static quorum, each as id@host:port.
 cordoned.log.dirs: The log directories that get no new replicas; * is all of them.
 default.replication.factor: The number of replicas of a partition if neither the client nor an assignment sets it.

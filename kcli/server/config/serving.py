@@ -41,14 +41,17 @@ def guard_faults(config: ServerConfig) -> list[str]:
         if typed not in ("", default_value(key), *_HARMLESS_VALUES.get(key.name, ())) and typed != []:
             faults.append(f"{name} is set, but its feature is not served yet; remove it to start without it ({value.where})")
     roles = config.get_list("process.roles")
-    for role in {"broker", "controller"} - set(roles):
+    if "controller" not in roles:
         faults.append(
-            f"process.roles={','.join(roles)}: a node without the role {role} is not served yet; "
+            f"process.roles={','.join(roles)}: a node without the role controller is not served yet; "
             f"use broker,controller{config.where('process.roles')}"
         )
-    if len(config.quorum_voters) > 1:
+    elif "broker" in roles and len(config.quorum_voters) > 1:
         where = config.where("controller.quorum.voters")
-        faults.append(f"controller.quorum.voters: more than one voter is not served yet{where}")
+        faults.append(
+            "controller.quorum.voters: more than one voter is only served with process.roles=controller yet, and this node is "
+            f"also a broker{where}"
+        )
     return faults
 
 

@@ -9,6 +9,7 @@
     DescribeQuorum                       this module, from the raft client
     DescribeConfigs                      this module, from this node's configuration and the image, in time slices, once
                                          it is committed; if it is reverted, the connection is closed
+    those of the quorum itself           the raft client, now or later (kcli.server.raft.wire)
     those of SASL and ACLs               kcli.server.apis.security, at once
     IncrementalAlterConfigs of loggers   kcli.server.config.logger_levels, at once
     all in DECIDED                       the quorum controller, once their records are committed
@@ -48,11 +49,12 @@ from kcli.server.events import Connection, Respond
 from kcli.server.log_lines import CONTROLLER, Loggers, fault_line
 from kcli.server.metrics.broker_metrics import ErrorCounts
 from kcli.server.raft.kafka_raft_client import KafkaRaftClient
+from kcli.server.raft.wire import RAFT_APIS, Wire
 from kcli.server.scheduler import Scheduler
 from kcli.state.metadata_image import MetadataImage
 
 _DESCRIBED = frozenset((API_VERSIONS, DESCRIBE_CLUSTER, DESCRIBE_CONFIGS, DESCRIBE_QUORUM, LIST_PARTITION_REASSIGNMENTS))
-SERVED = _DESCRIBED | DECIDED | frozenset(WITHOUT_SECURITY)
+SERVED = _DESCRIBED | DECIDED | RAFT_APIS | frozenset(WITHOUT_SECURITY)
 # The number of configurations that are described in one time slice, about 3 ms of work.
 SLICE_CONFIGS = 100
 _CONTROLLER_ENDPOINTS = 2  # the endpoint type of a DescribeCluster request
@@ -108,6 +110,9 @@ class ControllerApis:
         read = self._controller.read
         if key in WITHOUT_SECURITY:
             answer(answer_security(key, request))
+        elif key in RAFT_APIS:
+            wire = Wire(self._state.cluster_id, version, connection.listener)
+            self._raft.receive(key, request, wire, answer, now_ms)
         elif key == DESCRIBE_QUORUM:
             from kcli.server.raft.describe_quorum import describe_quorum
 

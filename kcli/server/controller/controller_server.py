@@ -34,10 +34,13 @@ from kcli.server.events import Connection, Respond
 from kcli.server.features import CONTROLLER_REGISTRATION_SINCE, supported_features
 from kcli.server.log_lines import CONTROLLER, Loggers
 from kcli.server.outstanding import Flushes
-from kcli.server.raft.kafka_raft_client import KafkaRaftClient, RaftConfig, RaftListener
+from kcli.server.raft.kafka_raft_client import KafkaRaftClient, Network, RaftConfig, RaftListener
+from kcli.server.raft.messages import Destination, ListenerEndpoint, ReplicaKey
 from kcli.server.raft.metadata_log import MetadataLogConfig, MetadataLogError
+from kcli.server.raft.replica import RaftCoreConfig
 from kcli.server.raft.snapshot_writer import SnapshotWriter
 from kcli.server.raft.startable_quorum import refusal
+from kcli.server.raft.voter_set import voter_node
 from kcli.server.scheduler import Scheduler
 from kcli.state.image_records import controller_record
 from kcli.state.metadata_values import ControllerRegistration, Endpoint, Voter
@@ -60,6 +63,7 @@ class ControllerServer:
         timer: Timer,
         flushes: Flushes,
         scheduler: Scheduler,
+        network: Network,
         loggers: Loggers,
         on_storage_failure: Callable[[OSError, int], None],
         bound: BoundAddresses = NOT_BOUND,
@@ -69,9 +73,9 @@ class ControllerServer:
         self._disk = disk
         self._rng = rng
         report = loggers[CONTROLLER]
-        raft_settings = raft_config(config, directory_ids, bound)
+        raft_settings = raft_config(config, cluster_id, directory_ids, bound)
         self.raft = KafkaRaftClient(
-            raft_settings, disk, files, timer.wall, flushes.flush, scheduler, report, on_storage_failure
+            raft_settings, disk, files, timer, flushes.flush, scheduler, network, rng, report, on_storage_failure
         )
         self.state = ControllerState(cluster_id, rng, DynamicConfig(config, report), lambda: self.raft.next_offset)
         balances = config.get_bool("auto.leader.rebalance.enable")
@@ -106,11 +110,11 @@ class ControllerServer:
         self._apis.receive(connection, frame, respond, now_ms)
 
     def start(self, now_ms: int) -> None:
-        """Open the metadata log and become the leader. Raises as KafkaRaftClient.start does, and MetadataLogError."""
+        """Open the metadata log and take part in the quorum. Raises as KafkaRaftClient.start does, and MetadataLogError."""
         self.raft.register(self.controller)
         self.raft.register(self._snapshots)
         self.raft.start(now_ms)
-        reason = refusal(self.raft)
+        reason = refusal(self.raft, is_broker=self._config.is_broker)
         if reason is not None:
             raise MetadataLogError(reason)
 
@@ -118,9 +122,9 @@ class ControllerServer:
         """Return whether the listeners have everything that was committed at the start."""
         return self.controller.is_active
 
-    def stop(self, now_ms: int) -> None:
-        """Close the metadata log."""
-        self.raft.close()
+    def stop(self, now_ms: int, stopped: Callable[[int], None]) -> None:
+        """Hand over the leadership, close the metadata log, and call `stopped(now_ms)`."""
+        self.raft.stop(stopped, now_ms)
 
     def _first_records(self) -> Iterator[list[Message]]:
         """Yield the batches that a leader begins with; the last one registers this controller. Raises MetadataLogError."""
@@ -142,23 +146,36 @@ class ControllerServer:
 
 
 def raft_config(
-    config: ServerConfig, directory_ids: Mapping[str, Uuid | None], bound: BoundAddresses = NOT_BOUND
+    config: ServerConfig, cluster_id: str, directory_ids: Mapping[str, Uuid | None], bound: BoundAddresses = NOT_BOUND
 ) -> RaftConfig:
     """Return the settings of the raft client in a node's configuration."""
     names = config.controller_listener_names
     listener = names[0] if names else "CONTROLLER"
     static = [Voter(node_id, ZERO_UUID, {listener: address}) for node_id, address in sorted(config.quorum_voters.items())]
-    return RaftConfig(
-        node_id=config.node_id,
-        directory_id=directory_ids.get(config.metadata_log_dir) or ZERO_UUID,
-        directory=f"{config.metadata_log_dir}/{METADATA_PARTITION}",
-        endpoints={at.name: (at.host, at.port) for at in map(bound.resolve, config.advertised_controller_listeners)},
-        static_voters=static,
-        log=MetadataLogConfig(
-            segment_bytes=config.get_int("metadata.log.segment.bytes"),
-            segment_ms=config.get_int("metadata.log.segment.ms"),
-            retention_bytes=config.get_int("metadata.max.retention.bytes"),
-            retention_ms=config.get_int("metadata.max.retention.ms"),
-            recovery_quarantine_dir=config.get_str("kcli.recovery.quarantine.dir"),
-        ),
+    own = map(bound.resolve, config.advertised_controller_listeners)
+    core = RaftCoreConfig(
+        local=ReplicaKey(config.node_id, directory_ids.get(config.metadata_log_dir) or ZERO_UUID),
+        cluster_id=cluster_id,
+        listener=listener,
+        endpoints=tuple(ListenerEndpoint(at.name.upper(), at.host, at.port) for at in own),
+        static_voters=tuple(map(voter_node, static)),
+        # The ids that Kafka gives to nodes whose ids it does not know.
+        bootstrap_servers=tuple(Destination(-2 - n, *address) for n, address in enumerate(config.quorum_bootstrap_servers)),
+        is_controller=config.is_controller,
+        joins_automatically=config.get_bool("controller.quorum.auto.join.enable"),
+        election_timeout_ms=config.get_int("controller.quorum.election.timeout.ms"),
+        election_backoff_max_ms=config.get_int("controller.quorum.election.backoff.max.ms"),
+        fetch_timeout_ms=config.get_int("controller.quorum.fetch.timeout.ms"),
+        request_timeout_ms=config.get_int("controller.quorum.request.timeout.ms"),
+        retry_backoff_ms=config.get_int("controller.quorum.retry.backoff.ms"),
+        fetch_max_bytes=config.get_int("controller.quorum.fetch.max.bytes"),
+        fetch_snapshot_max_bytes=config.get_int("controller.quorum.fetch.snapshot.max.bytes"),
     )
+    log = MetadataLogConfig(
+        segment_bytes=config.get_int("metadata.log.segment.bytes"),
+        segment_ms=config.get_int("metadata.log.segment.ms"),
+        retention_bytes=config.get_int("metadata.max.retention.bytes"),
+        retention_ms=config.get_int("metadata.max.retention.ms"),
+        recovery_quarantine_dir=config.get_str("kcli.recovery.quarantine.dir"),
+    )
+    return RaftConfig(f"{config.metadata_log_dir}/{METADATA_PARTITION}", core, log)

@@ -29,6 +29,7 @@ from kcli.log.disk.port import Disk
 from kcli.protocol.message import Message
 from kcli.server.features import BOOTSTRAP_SNAPSHOT_SINCE, KRAFT_VERSION, METADATA_VERSION
 from kcli.server.raft.metadata_batches import SnapshotBatches, bootstrap_records
+from kcli.server.raft.voter_set import voter_node
 from kcli.state.metadata_values import Voter
 
 _DAYS = ("Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed")  # from 1970-01-01 on
@@ -149,7 +150,7 @@ def _bootstrap_checkpoint(records: Sequence[Message], now_ms: int) -> bytes:
 def _first_snapshot(plan: FormatPlan, records: Sequence[Message], now_ms: int) -> bytes:
     """Return the snapshot at offset 0, which contains the voters and the first records."""
     snapshot = SnapshotBatches(leader_epoch=0, now_ms=now_ms)
-    header = snapshot.header(now_ms, plan.features[KRAFT_VERSION], plan.voters or ())
+    header = snapshot.header(now_ms, plan.features[KRAFT_VERSION], tuple(map(voter_node, plan.voters or ())))
     return b"".join([header, *snapshot.batches(records), snapshot.footer()])
 
 

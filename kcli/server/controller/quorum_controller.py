@@ -264,14 +264,17 @@ class QuorumController:
     def _upgrade(self, kraft_version: int, now_ms: int) -> None:
         """Upgrade the quorum to a kraft.version. Raises ApiError, and what the raft client raises."""
         config = self._raft.config
-        if config.directory_id == ZERO_UUID:
+        if config.core.local.directory_id == ZERO_UUID:
             # The next node that opens the directory may give it a new id, and would not be a voter with that.
             raise ApiError(
                 error_codes.INVALID_UPDATE_VERSION,
                 f"a voter needs a directory id, and the meta.properties above {config.directory} has no directory.id",
             )
         base_offset = self._raft.next_offset
-        for offset, control in enumerate(self._raft.upgrade_kraft_version(kraft_version, now_ms), base_offset):
+        answer, controls = self._raft.upgrade_kraft_version(kraft_version, now_ms)
+        if answer.error:
+            raise ApiError(answer.error, answer.message)
+        for offset, control in enumerate(controls, base_offset):
             self.state.append(control, offset)
 
     def _append_now(self, records: list[Message], now_ms: int) -> None:
@@ -336,6 +339,7 @@ class QuorumController:
                 self.metrics.metadata_errors += 1
                 self._report(fault_line(f"applying {record.STRUCT.name} at offset {offset}", error))
                 self._resign()
+                self._raft.resign(self._timer.clock_ms)
                 return
 
     # ------------------------------------------------------------------------------------------------- periodic tasks

@@ -7,6 +7,7 @@ from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, DESCRIBE_QUORUM
 from kcli.protocol.message import Message
 from kcli.server.raft.kafka_raft_client import KafkaRaftClient
+from kcli.server.raft.leader_state import ReplicaProgress
 
 
 def describe_quorum(request: Message, raft: KafkaRaftClient, now_ms: int) -> Message:
@@ -20,35 +21,43 @@ def describe_quorum(request: Message, raft: KafkaRaftClient, now_ms: int) -> Mes
         return api.response.new(
             error_code=error_codes.NOT_LEADER_OR_FOLLOWER, error_message="this node is not the leader of the metadata quorum"
         )
-    wall_ms = raft.wall.at(now_ms)
-    voters = []
-    for voter in raft.history.voters.values():
-        is_self = voter.voter_id == raft.config.node_id
-        state = classes["ReplicaState"](
-            replica_id=voter.voter_id,
-            replica_directory_id=voter.directory_id,
-            log_end_offset=raft.next_offset if is_self else -1,
-            last_fetch_timestamp=wall_ms if is_self else -1,
-            last_caught_up_timestamp=wall_ms if is_self else -1,
-        )
-        voters.append(state)
+    leader = raft.quorum.leader
+    assert leader is not None
+    leader.forget_observers(raft.config.core.observer_session_ms, now_ms)
     partition = classes["PartitionData"](
         partition_index=0,
         error_code=error_codes.NONE,
         leader_id=raft.leader_id,
         leader_epoch=raft.epoch,
         high_watermark=raft.high_watermark,
-        current_voters=voters,
+        current_voters=[_replica_state(raft, leader.voters[node_id], now_ms) for node_id in sorted(leader.voters)],
+        observers=[_replica_state(raft, leader.observers[key], now_ms) for key in sorted(leader.observers)],
     )
     nodes = [
         classes["Node"](
-            node_id=voter.voter_id,
-            listeners=[classes["Listener"](name=name, host=host, port=port) for name, (host, port) in voter.endpoints.items()],
+            node_id=voter.key.node_id,
+            listeners=[classes["Listener"](name=at.listener, host=at.host, port=at.port) for at in voter.endpoints],
         )
-        for voter in raft.history.voters.values()
+        for voter in raft.voters
     ]
     topic = classes["TopicData"](topic_name=METADATA_TOPIC, partitions=[partition])
     return api.response.new(topics=[topic], nodes=nodes)
+
+
+def _replica_state(raft: KafkaRaftClient, progress: ReplicaProgress, now_ms: int) -> Message:
+    """Return how far a replica is; times are -1 if it has not fetched. The leader itself is at its end, now."""
+    struct = API_KEYS[DESCRIBE_QUORUM].response.classes["ReplicaState"]
+    end_offset, times = progress.end_offset, (progress.last_fetch_ms, progress.last_caught_up_ms)
+    if progress.key.node_id == raft.config.node_id:
+        end_offset, times = raft.next_offset, (now_ms, now_ms)
+    fetched_ms, caught_up_ms = (at_ms if at_ms < 0 else raft.wall.at(at_ms) for at_ms in times)
+    return struct(
+        replica_id=progress.key.node_id,
+        replica_directory_id=progress.key.directory_id,
+        log_end_offset=end_offset,
+        last_fetch_timestamp=fetched_ms,
+        last_caught_up_timestamp=caught_up_ms,
+    )
 
 
 def _unknown_partitions(asked: list[tuple[str, list[int]]]) -> Message:

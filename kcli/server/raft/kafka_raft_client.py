@@ -1,54 +1,91 @@
-"""KRaft: one replica of the metadata log. It takes part in elections, appends, commits, and delivers what is committed.
+"""KRaft on one node: the shell of the raft core, and the delivery of what is committed (Kafka: KafkaRaftClient).
 
-    step                what happens
-    ------------------  ----------------------------------------------------------------------------------------------
-    start               the log is recovered; voters and kraft.version are read from its control records, epoch and vote
-                        from quorum-state. The only voter becomes a candidate and wins at once, in the next epoch
-    a new epoch leads   quorum-state is written; LeaderChange is appended (in the first epoch of a dynamic quorum with
-                        KRaftVersion and Voters, and with Voters again if the endpoints of this node have changed)
-    append              records get their offsets, are written to the log, and a flush is requested
-    upgrade             a static quorum becomes a dynamic one: KRaftVersion and Voters are appended and valid at once;
-                        quorum-state has its new version from the next epoch on
-    flushed             the high watermark moves to the end of what was flushed: one voter is a majority of one
-    commit              listeners get the batches of the snapshot, then those of the log, in order, each once, in time
-                        slices; when they have all earlier epochs, they are notified of the leader. The metadata records of
-                        the snapshot at offset 0 are left out: the first leader appends them (kcli.server.controller.activation)
-    snapshot            kcli.server.raft.snapshot_writer
+The core (kcli.server.raft.consensus) decides; this module carries out its effects and brings it what follows from them:
 
-With more voters the same steps wait for other nodes: a candidate for votes, the high watermark for fetches of followers. Their
-requests (Vote, BeginQuorumEpoch, EndQuorumEpoch, Fetch, FetchSnapshot) are not served yet, so such a quorum has no leader here,
-and the controller refuses to start (kcli.server.raft.startable_quorum). A failed flush ends the leadership, because what was
-written may be lost.
+    effect of the core                     is carried out by                        what follows
+    -------------------------------------  ---------------------------------------  -------------------------------------------
+    StoreElection                          quorum-state: write, flush, rename,      ElectionStored
+                                           flush of the directory
+    FlushLog, FlushSnapshot                a flush of the log, of the part file     LogFlushed, SnapshotFlushed
+    Send                                   kcli.network.peers                       AnswerArrived, RequestFailed
+    Answer                                 the response to the request              -
+    HighWatermarkMoved, LeaderChanged      the delivery, see below                  -
+    LogTruncated, SnapshotLoaded           the delivery                             -
+    Report                                 a line of the node's log                 -
+
+Effects are carried out in their order; what follows from one at once is carried out behind the others. A flush begins when
+nothing else is left to do, so that it includes what listeners append: the only voter begins its epoch, registers itself and
+stores the election with one flush. There the new name of quorum-state need not be durable before the records count: the epoch
+in the log is enough.
+
+    step      what happens
+    --------  ---------------------------------------------------------------------------------------------------------------
+    start     the log is recovered; voters and kraft.version are read from its control records, epoch and vote from quorum-state
+    commit    listeners get the batches of the snapshot, then those of the log, in order, each once, in time slices; they are
+              notified of the leader, of this node when they have all before its epoch. The metadata records of the snapshot at
+              offset 0 are left out: the first leader appends them (kcli.server.controller.activation)
+    snapshot  written by kcli.server.raft.snapshot_writer; one that the leader sends replaces what the listeners have
+
+A disk error on the metadata log ends the part that this node takes in the quorum, because what was written may be lost.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple, Protocol
 
-from kcli.format.kafka_uuid import ZERO_UUID, Uuid
+from kcli.format.primitives import FormatError
 from kcli.log.disk.port import LogDisk
 from kcli.log.file_cache import FileCache
-from kcli.log.wall_time import WallTime
-from kcli.protocol.control_records import KRAFT_VERSION, KRAFT_VOTERS, LEADER_CHANGE, ControlRecord
+from kcli.log.rng import Random
+from kcli.network.events import PeerAddress
+from kcli.network.peer_request import Answer as PeerAnswer
+from kcli.network.peer_request import AnswerCallback, PeerFailure
+from kcli.network.peer_request import Request as PeerRequest
+from kcli.network.timing_wheel import Timer, TimerTask
+from kcli.protocol import error_codes
+from kcli.protocol.control_records import ControlRecord
 from kcli.protocol.message import Message
-from kcli.server.log_lines import FailureLine
+from kcli.server.log_lines import FailureLine, WarningLine
 from kcli.server.outstanding import FlushCallback
-from kcli.server.raft.messages import SnapshotId
-from kcli.server.raft.metadata_batches import (
-    MetadataBatch,
-    control_message,
-    encode_control_batch,
-    encode_data_batch,
-    encode_metadata_record,
-    leader_change_message,
+from kcli.server.raft.consensus import NotLeaderError as NotLeaderError
+from kcli.server.raft.consensus import RaftCore
+from kcli.server.raft.messages import (
+    NO_NODE,
+    Answer,
+    AnswerArrived,
+    ChangeVotersAnswer,
+    Effect,
+    ElectionStored,
+    Event,
+    FlushLog,
+    FlushSnapshot,
+    HighWatermarkMoved,
+    LeaderChanged,
+    LeaderChangeEntry,
+    LogFlushed,
+    LogTruncated,
+    Report,
+    Request,
+    RequestArrived,
+    RequestFailed,
+    Send,
+    SnapshotFlushed,
+    SnapshotId,
+    SnapshotLoaded,
+    StoreElection,
+    TimeReached,
+    VoterNode,
+    Voters,
 )
-from kcli.server.raft.metadata_log import MetadataLog, MetadataLogConfig
-from kcli.server.raft.quorum_state import OneVoterState, QuorumStateStore, Role
-from kcli.server.raft.voter_set import BEFORE_THE_LOG, VoterSetHistory, voters_message
+from kcli.server.raft.metadata_batches import MetadataBatch, encode_metadata_record
+from kcli.server.raft.metadata_log import FETCHED_PART, MetadataLog, MetadataLogConfig
+from kcli.server.raft.quorum_state import NEVER_MS, QuorumState, QuorumStateStore, quorum_state_data, stored_election
+from kcli.server.raft.replica import RaftCoreConfig
+from kcli.server.raft.wire import Wire, api_key_of, read_answer, read_request, write_answer, write_request
 from kcli.server.scheduler import Scheduler
-from kcli.state.metadata_values import Voter
 
 # The number of records that are delivered to the listeners in one time slice, about 5 ms of work.
 SLICE_RECORDS = 250
@@ -57,14 +94,36 @@ _NOT_LEADING = "this node is not the leader of the metadata quorum"
 
 
 class RaftConfig(NamedTuple):
-    """The settings of a replica. `endpoints` are its controller listeners; `static_voters` is empty in a dynamic quorum."""
+    """The settings of a replica: its directory, the core's settings, and those of the log."""
 
-    node_id: int
-    directory_id: Uuid
     directory: str
-    endpoints: dict[str, tuple[str, int]]
-    static_voters: Sequence[Voter] = ()
+    core: RaftCoreConfig
     log: MetadataLogConfig = MetadataLogConfig()
+
+    @property
+    def node_id(self) -> int:
+        """The id of this node."""
+        return self.core.local.node_id
+
+
+class Network(Protocol):
+    """The way to other nodes: kcli.network.peers.Peers."""
+
+    def send(
+        self,
+        destination: PeerAddress,
+        listener: str,
+        api_key: int,
+        message: PeerRequest,
+        callback: AnswerCallback,
+        deadline_ms: int,
+    ) -> None:
+        """Send a request; `callback(answer, now_ms)` is called once, later."""
+        ...
+
+    def is_backing_off(self, destination: PeerAddress, listener: str) -> bool:
+        """Return whether a request would wait because the last connection failed."""
+        ...
 
 
 class RaftListener(Protocol):
@@ -84,12 +143,8 @@ class RaftListener(Protocol):
         ...
 
     def on_leader_change(self, leader_id: int, epoch: int, now_ms: int) -> None:
-        """Learn the leader (-1 for none). What was committed before its epoch is delivered already."""
+        """Learn the leader (-1 for none). If it is this node, what was committed before its epoch is delivered already."""
         ...
-
-
-class NotLeaderError(Exception):
-    """An append on a node that is not the leader."""
 
 
 class CommitTimes:
@@ -115,10 +170,23 @@ class CommitTimes:
         return found
 
 
-def _kraft_version_records(level: int, voters: Iterable[Voter]) -> list[tuple[int, Message]]:
-    """Return the control records that state a kraft.version above 0 and its voters."""
-    version = control_message("KRaftVersionRecord", kraft_version=level)
-    return [(KRAFT_VERSION, version), (KRAFT_VOTERS, voters_message(voters))]
+class _Below:
+    """The random numbers of the core."""
+
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+
+    def below(self, bound: int) -> int:
+        """Return a number from 0 to `bound` - 1."""
+        return self._rng.randint(0, bound - 1) if bound > 0 else 0
+
+
+class _Asked(NamedTuple):
+    """A request of another node or a tool that the core has not answered yet."""
+
+    request: Request
+    wire: Wire
+    respond: Callable[[Message], None]
 
 
 class KafkaRaftClient:
@@ -132,34 +200,38 @@ class KafkaRaftClient:
         config: RaftConfig,
         disk: LogDisk,
         files: FileCache,
-        wall: WallTime,
+        timer: Timer,
         flush: Callable[[tuple[str, ...], FlushCallback], object],
         scheduler: Scheduler,
+        network: Network,
+        rng: Random,
         report: Callable[[str], None],
         on_storage_failure: Callable[[OSError, int], None],
     ) -> None:
         self.config = config
         self._disk = disk
         self._files = files
-        self.wall = wall
+        self._timer = timer
+        self.wall = timer.wall
         self._flush = flush
         self._scheduler = scheduler
+        self._network = network
+        self._rng = rng
         self._report = report
         self._on_storage_failure = on_storage_failure
         self._listeners: list[RaftListener] = []
-        self.high_watermark = 0
-        self.epoch_start_offset = 0
-        self._delivered_offset = 0
-        self._appended: deque[MetadataBatch] = deque()
-        self._reader: Iterator[MetadataBatch] | None = None
-        self._snapshot_reader: Iterator[MetadataBatch] | None = None
-        self._is_flushing = True  # until the first flush is requested, which takes all that is appended before it
-        self._reported_epoch = -1
-        self._is_delivering = False
+        self._effects: deque[Effect] = deque()
+        self._events: deque[Event] = deque()
+        self._is_running = False
+        self._asked: dict[int, _Asked] = {}
+        self._last_request_id = 0
+        self._deadline: TimerTask | None = None
+        self._store_due: StoreElection | None = None
+        self._is_flush_due = False
+        self._flush_limit = 0  # the end of the records that the flush under way includes
         self._has_failed = False
-        # For metrics: the timestamp of the last batch that was delivered, and the times of commits.
-        self.delivered_timestamp_ms = -1
-        self.commit_times = CommitTimes()
+        self._stopped: Callable[[int], None] | None = None
+        self._prepare_delivery()
 
     def register(self, listener: RaftListener) -> None:
         """Add a listener, behind those that are registered, before `start`."""
@@ -168,126 +240,66 @@ class KafkaRaftClient:
     # ------------------------------------------------------------------------------------------------------- starting
 
     def start(self, now_ms: int) -> None:
-        """Open the log and quorum-state, and become the leader if this node is the only voter.
+        """Open the log and quorum-state, and take part in the quorum; the only voter becomes the leader.
 
         Raises MetadataLogError for files that cannot be read, OSError as the disk does.
         """
         config = self.config
         self.log = MetadataLog.open(self._disk, self._files, config.directory, config.log, self.wall, now_ms, self._report)
-        self.history = VoterSetHistory(config.static_voters)
-        self._read_control_records()
         self._store = QuorumStateStore(self._disk, config.directory)
-        stored_state = self._store.read()
-        if stored_state is not None and stored_state.current_voters:
-            self.history.recorded_voter_ids = stored_state.current_voters
-        self.history.use_recorded_voter(Voter(config.node_id, ZERO_UUID, dict(config.endpoints)))
-        own = self.history.voters.get(config.node_id)
-        is_voter = own is not None and (self.history.kraft_version == 0 or own.directory_id == config.directory_id)
-        is_only_voter = is_voter and len(self.history.voters) == 1
-        self.quorum = OneVoterState(config.node_id, config.directory_id, is_voter=is_voter, is_only_voter=is_only_voter)
-        self.quorum.restore(stored_state, self.log.last_epoch)
+        stored = self._store.read()
+        recorded: tuple[int, ...] = ()
+        for control in self.log.control_entries():
+            if isinstance(control.entry, LeaderChangeEntry):
+                recorded = control.entry.voter_ids
+        if stored is not None and stored.current_voters:
+            recorded = stored.current_voters
+        self.recorded_voter_ids = recorded
+        core_config = config.core
+        if not core_config.static_voters and recorded == (config.node_id,):
+            # A static quorum whose only voter is this node needs no controller.quorum.voters.
+            core_config = core_config._replace(static_voters=(VoterNode(core_config.local, core_config.endpoints),))
+        self.core = RaftCore(core_config, self.log, _Below(self._rng))
         latest = self.log.latest_snapshot
         if latest is not None:
             self._load_snapshot(latest, now_ms)
-        if is_only_voter:
-            if self.quorum.role is not Role.CANDIDATE:
-                self.quorum.become_candidate()
-            self._become_leader(now_ms)
-            self._deliver(now_ms)
-            # The records that listeners append at once, such as the first ones of a cluster, are part of the first flush.
-            stored = self.quorum.stored(self.history.kraft_version, tuple(self.history.voters))
-            paths = self._store.write(stored)
-            self._is_flushing = False
-            self._begin_flush(paths, self._publish_quorum_state)
+        effects = self.core.start(None if stored is None else stored_election(stored), now_ms)
+        self._run(effects, now_ms)
+        self._deliver(now_ms)
 
-    def _load_snapshot(self, snapshot: SnapshotId, now_ms: int) -> None:
-        """Have the listeners begin with a snapshot, which `_deliver` then delivers."""
-        self._delivered_offset = snapshot.end_offset
-        self._snapshot_reader = self.log.snapshot_batches(snapshot)
-        for listener in self._listeners:
-            listener.on_snapshot(snapshot, now_ms)
+    # -------------------------------------------------------------------------------------------------------- the state
 
-    def _read_control_records(self) -> None:
-        """Read the voters from the latest snapshot and from the log."""
-        latest = self.log.latest_snapshot
-        start_offset = 0
-        if latest is not None:
-            start_offset = latest.end_offset
-            first = next(self.log.snapshot_batches(latest), None)
-            for record in first.control_records if first is not None else ():
-                self.history.apply(latest.end_offset - 1, record)
-        for batch in self.log.batches(max(start_offset, self.log.start_offset), self.log.end_offset, control_only=True):
-            for delta, record in enumerate(batch.control_records):
-                self.history.apply(batch.base_offset + delta, record)
+    @property
+    def quorum(self) -> QuorumState:
+        """The election state of this node."""
+        return self.core.quorum
 
-    # -------------------------------------------------------------------------------------------------------- leading
+    @property
+    def voters(self) -> Voters:
+        """The voters at the end of the log."""
+        return self.core.voters
 
     @property
     def leader_id(self) -> int:
         """The leader of the quorum, -1 if none is known."""
-        return self.quorum.leader_id
+        return self._leader.leader_id
 
     @property
     def epoch(self) -> int:
         """The epoch of the quorum."""
-        return self.quorum.epoch
+        return self.core.quorum.epoch
 
     @property
     def is_leader(self) -> bool:
         """True if this node is the leader."""
-        return self.quorum.role is Role.LEADER
+        return not self._has_failed and self.core.quorum.is_leader
 
-    def _become_leader(self, now_ms: int) -> None:
-        self.quorum.become_leader()
-        self.epoch_start_offset = self.log.end_offset
-        self._append_control(self._start_of_epoch(), now_ms)
+    @property
+    def next_offset(self) -> int:
+        """The offset that the next appended record gets."""
+        return self.log.end_offset
 
-    def _publish_quorum_state(self) -> None:
-        paths = self._store.publish()
-        self._flush(paths, lambda error, now_ms: self.storage_failed(error, now_ms) if error is not None else None)
-
-    def _start_of_epoch(self) -> list[tuple[int, Message]]:
-        """Return the control records that a new leader begins its epoch with."""
-        voters = self.history.voters
-        records = [(LEADER_CHANGE, leader_change_message(self.config.node_id, voters, [self.config.node_id]))]
-        if self.history.kraft_version > 0:
-            own = voters[self.config.node_id]
-            if self.history.voters_offset == BEFORE_THE_LOG or (
-                self.config.endpoints and own.endpoints != self.config.endpoints
-            ):
-                updated = Voter(own.voter_id, own.directory_id, dict(self.config.endpoints or own.endpoints))
-                voters = {**voters, own.voter_id: updated}
-                records += _kraft_version_records(self.history.kraft_version, voters.values())
-        return records
-
-    def upgrade_kraft_version(self, level: int, now_ms: int) -> list[ControlRecord]:
-        """Upgrade to a kraft.version; return the control records that were appended, none if the quorum has the level already.
-
-        They are committed as other records are. Raises NotLeaderError, and OSError as `append` does.
-        """
-        if level <= self.history.kraft_version:
-            return []
-        if not self.is_leader or self._has_failed:
-            raise NotLeaderError(_NOT_LEADING)
-        config, own = self.config, self.history.voters[self.config.node_id]
-        dynamic = Voter(own.voter_id, config.directory_id, dict(config.endpoints or own.endpoints))
-        voters = {**self.history.voters, own.voter_id: dynamic}
-        try:
-            records = self._append_control(_kraft_version_records(level, voters.values()), now_ms)
-        except OSError as error:
-            self.storage_failed(error, now_ms)
-            raise
-        self._begin_flush()
-        return records
-
-    def _append_control(self, records: list[tuple[int, Message]], now_ms: int) -> list[ControlRecord]:
-        base_offset, wall_ms = self.log.end_offset, self.wall.at(now_ms)
-        self.log.append(encode_control_batch(records, base_offset, self.epoch, wall_ms), wall_ms)
-        named = [ControlRecord(type_id, "", message) for type_id, message in records]
-        for delta, record in enumerate(named):
-            self.history.apply(base_offset + delta, record)
-        self._appended.append(MetadataBatch(base_offset, base_offset + len(records) - 1, self.epoch, wall_ms, [], named))
-        return named
+    # -------------------------------------------------------------------------------------------------------- leading
 
     def append(self, records: Sequence[Message], now_ms: int, values: Sequence[bytes] | None = None) -> int:
         """Append metadata records as one batch and return the offset of the last; `values` are the records encoded.
@@ -295,71 +307,274 @@ class KafkaRaftClient:
         They are committed when `on_commit` delivers them. Raises NotLeaderError, EncodeError and AppendError; OSError as the
         disk does, which ends the leadership: the records are not committed.
         """
-        if not self.is_leader or self._has_failed:
+        if not self.is_leader:
             raise NotLeaderError(_NOT_LEADING)
-        base_offset = self.log.end_offset
+        base_offset, size_bytes = self.log.end_offset, self.log.log.size_bytes
         if values is None:
             values = [encode_metadata_record(record) for record in records]
-        wall_ms = self.wall.at(now_ms)
-        batch = encode_data_batch(values, base_offset, self.epoch, wall_ms)
         try:
-            self.log.append(batch, wall_ms)
+            last_offset = self.core.append(self.epoch, values, now_ms)
         except OSError as error:
             self.storage_failed(error, now_ms)
             raise
-        last_offset = base_offset + len(records) - 1
-        self._appended.append(MetadataBatch(base_offset, last_offset, self.epoch, wall_ms, list(records), [], len(batch)))
-        self._begin_flush()
+        batch = MetadataBatch(
+            base_offset, last_offset, self.epoch, self.wall.at(now_ms), list(records), [], self.log.log.size_bytes - size_bytes
+        )
+        self._appended.append(batch)
+        self._run(self.core.take_effects(now_ms), now_ms)
         return last_offset
 
-    @property
-    def next_offset(self) -> int:
-        """The offset that the next appended record gets."""
-        return self.log.end_offset
+    def upgrade_kraft_version(self, level: int, now_ms: int) -> tuple[ChangeVotersAnswer, list[ControlRecord]]:
+        """Upgrade to a kraft.version; return the error, if there is one, and the control records that were appended.
 
-    # ------------------------------------------------------------------------------------------------------ committing
+        They are committed as other records are. Raises OSError as `append` does.
+        """
+        base_offset = self.log.end_offset
+        try:
+            answer = self.core.upgrade_kraft_version(level, now_ms)
+        except OSError as error:
+            self.storage_failed(error, now_ms)
+            raise
+        batches = self.log.batches(base_offset, self.log.end_offset, control_only=True)
+        records = [record for batch in batches for record in batch.control_records]
+        self._run(self.core.take_effects(now_ms), now_ms)
+        return answer, records
 
-    def _begin_flush(self, more_paths: tuple[str, ...] = (), then: Callable[[], None] | None = None) -> None:
-        """Flush the log up to its present end. During a flush nothing is done: the next one follows it."""
-        if self._is_flushing:
+    def resign(self, now_ms: int) -> None:
+        """Stop leading, because this node cannot decide any more."""
+        self._run(self.core.resign_epoch(self.epoch, now_ms), now_ms)
+
+    # ------------------------------------------------------------------------------------------------------- stopping
+
+    def stop(self, stopped: Callable[[int], None], now_ms: int) -> None:
+        """Hand over the leadership, close the log, as a clean stop does, and call `stopped(now_ms)`."""
+
+        def close(now_ms: int) -> None:
+            self._has_failed = True  # nothing is read or written any more
+            if self._deadline is not None:
+                self._deadline.cancel()
+            self.log.close()
+            stopped(now_ms)
+
+        if self._has_failed:
+            close(now_ms)
             return
-        self._is_flushing = True
-        end_offset = self.log.end_offset
+        self._stopped = close
+        self._run(self.core.shutdown(now_ms), now_ms)
+
+    # ------------------------------------------------------------------------------------------------ requests of others
+
+    def receive(self, api_key: int, message: Message, wire: Wire, respond: Callable[[Message], None], now_ms: int) -> None:
+        """Take a request of another node or a tool; `respond` is called once, now or later."""
+        request = read_request(api_key, message, wire)
+        if isinstance(request, Message):
+            respond(request)
+            return
+        self._last_request_id += 1
+        self._asked[self._last_request_id] = _Asked(request, wire, respond)
+        self._happened(RequestArrived(self._last_request_id, request), now_ms)
+
+    def _answer(self, effect: Answer) -> None:
+        asked = self._asked.pop(effect.request_id, None)
+        if asked is not None:
+            asked.respond(write_answer(asked.request, effect.answer, asked.wire))
+
+    def _send(self, effect: Send, now_ms: int) -> None:
+        config, request = self.config.core, effect.request
+        destination = PeerAddress(effect.destination.host, effect.destination.port)
+        if self._network.is_backing_off(destination, config.listener):
+            # To wait would only make the request old: the core makes a new one.
+            self._events.append(RequestFailed(effect.correlation_id))
+            return
+        answered = partial(self._answered, effect.correlation_id, request)
+        deadline_ms = now_ms + config.request_timeout_ms
+        self._network.send(
+            destination, config.listener, api_key_of(request), partial(write_request, request), answered, deadline_ms
+        )
+
+    def _answered(self, correlation_id: int, request: Request, answer: PeerAnswer, now_ms: int) -> None:
+        if answer is PeerFailure.UNSUPPORTED_VERSION:
+            event: Event = RequestFailed(correlation_id, error_codes.UNSUPPORTED_VERSION)
+        elif isinstance(answer, PeerFailure):
+            event = RequestFailed(correlation_id)
+        else:
+            try:
+                event = AnswerArrived(correlation_id, read_answer(request, answer, self.config.core.listener))
+            except FormatError as error:
+                text = f"an answer of a node of the metadata quorum is not understood: {error.message}"
+                self._report(WarningLine(text, error=error.message))
+                event = RequestFailed(correlation_id)
+        self._happened(event, now_ms)
+
+    # -------------------------------------------------------------------------------------------------- events and effects
+
+    def _happened(self, event: Event, now_ms: int) -> None:
+        self._events.append(event)
+        self._run((), now_ms)
+
+    def _run(self, effects: Sequence[Effect], now_ms: int) -> None:
+        """Carry out effects and all that follows from them now; a call in the midst of that only adds to it."""
+        self._effects += effects
+        if self._is_running:
+            return
+        self._is_running = True
+        try:
+            while not self._has_failed:
+                if self._effects:
+                    self._perform(self._effects.popleft(), now_ms)
+                elif self._events:
+                    self._effects += self.core.handle(self._events.popleft(), now_ms)
+                elif self._store_due is not None or self._is_flush_due:
+                    self._begin_flush()
+                else:
+                    break
+        except OSError as error:
+            self.storage_failed(error, now_ms)
+        finally:
+            self._is_running = False
+        self._set_deadline(now_ms)
+
+    def _perform(self, effect: Effect, now_ms: int) -> None:
+        if isinstance(effect, Send):
+            self._send(effect, now_ms)
+        elif isinstance(effect, Answer):
+            self._answer(effect)
+        elif isinstance(effect, StoreElection):
+            self._store_due = effect
+        elif isinstance(effect, FlushLog):
+            self._is_flush_due = True
+        elif isinstance(effect, FlushSnapshot):
+            self._flush_snapshot(effect.snapshot)
+        elif isinstance(effect, HighWatermarkMoved):
+            self.high_watermark = effect.offset
+            self._deliver(now_ms)
+        elif isinstance(effect, LeaderChanged):
+            self._leader = effect
+            self._deliver(now_ms)
+        elif isinstance(effect, LogTruncated):
+            self._truncated(effect.offset)
+        elif isinstance(effect, SnapshotLoaded):
+            self._truncated(0)
+            self._load_snapshot(effect.snapshot, now_ms)
+            self._deliver(now_ms)
+        elif isinstance(effect, Report):
+            self._report(WarningLine(effect.text) if effect.is_fault else effect.text)
+
+    def _set_deadline(self, now_ms: int) -> None:
+        deadline_ms = NEVER_MS if self._has_failed else self.core.deadline_ms
+        if self._deadline is not None:
+            if self._deadline.at_ms == deadline_ms:
+                return
+            self._deadline.cancel()
+            self._deadline = None
+        if deadline_ms != NEVER_MS:
+            self._deadline = self._timer.schedule(deadline_ms, self._deadline_reached)
+        if self._stopped is not None and (self._has_failed or self.core.is_stopped(now_ms)):
+            stopped, self._stopped = self._stopped, None
+            stopped(now_ms)
+
+    def _deadline_reached(self, now_ms: int) -> None:
+        self._deadline = None
+        self._happened(TimeReached(), now_ms)
+
+    # ----------------------------------------------------------------------------------------------------------- flushing
+
+    def _begin_flush(self) -> None:
+        """Flush quorum-state and the log, whichever is due, in one go."""
+        store, self._store_due = self._store_due, None
+        paths: list[str] = []
+        if store is not None:
+            paths += self._store.write(quorum_state_data(store.election, store.kraft_version, store.voter_ids))
+        end_offset = None
+        if self._is_flush_due:
+            self._is_flush_due = False
+            end_offset = self._flush_limit = self.log.end_offset
+            paths += self.log.unflushed_paths()
 
         def flushed(error: OSError | None, now_ms: int) -> None:
-            self._is_flushing = False
             if error is not None:
                 self.storage_failed(error, now_ms)
                 return
-            if then is not None:
-                then()
-            self._flushed(end_offset, now_ms)
+            if store is not None:
+                self._rename_quorum_state(store, now_ms)
+            if end_offset is not None:
+                self.log.log.mark_flushed(min(end_offset, self._flush_limit))
+                self._events.append(LogFlushed(end_offset))
+            self._run((), now_ms)
 
-        self._flush((*more_paths, *self.log.unflushed_paths()), flushed)
+        self._flush(tuple(paths), flushed)
 
-    def _flushed(self, end_offset: int, now_ms: int) -> None:
-        self.log.log.mark_flushed(end_offset)
-        if self.log.end_offset > end_offset:
-            self._begin_flush()
-        # The disk of the only voter is a majority.
-        if self.is_leader and self.quorum.is_only_voter and end_offset > self.high_watermark:
-            self.high_watermark = end_offset
-            self.log.log.update_high_watermark(end_offset)
-            self._deliver(now_ms)
+    def _rename_quorum_state(self, store: StoreElection, now_ms: int) -> None:
+        """Give quorum-state its name, and note that it is stored when that is durable; see the module's head for one voter."""
+        is_alone = store.voter_ids == (self.config.node_id,)
+        try:
+            paths = self._store.publish()
+        except OSError as error:
+            self.storage_failed(error, now_ms)
+            return
+        if is_alone:
+            self._events.append(ElectionStored(store.version))
+
+        def flushed(error: OSError | None, now_ms: int) -> None:
+            if error is not None:
+                self.storage_failed(error, now_ms)
+            elif not is_alone:
+                self._happened(ElectionStored(store.version), now_ms)
+
+        self._flush(paths, flushed)
+
+    def _flush_snapshot(self, snapshot: SnapshotId) -> None:
+        def flushed(error: OSError | None, now_ms: int) -> None:
+            if error is not None:
+                self.storage_failed(error, now_ms)
+            else:
+                self._happened(SnapshotFlushed(snapshot), now_ms)
+
+        self._flush((self.log.part_path(snapshot, FETCHED_PART),), flushed)
 
     def storage_failed(self, error: OSError, now_ms: int) -> None:
-        """Stop leading after a disk error on the metadata log or a file next to it. Only the first call has an effect."""
+        """Leave the quorum after a disk error on the metadata log or a file next to it. Only the first call has an effect."""
         if self._has_failed:
             return
         self._has_failed = True
-        if self.is_leader:
-            self.quorum.become_resigned()
+        self._leader = LeaderChanged(NO_NODE, self.epoch)
         path, reason = self.config.directory, error.strerror or error
-        text = f"{path}: the metadata log cannot be written: {reason}; this node stops leading"
+        text = f"{path}: the metadata log cannot be written: {reason}; this node leaves the metadata quorum"
         self._report(FailureLine(text, path=path, error=reason))
         for listener in self._listeners:
-            listener.on_leader_change(self.leader_id, self.epoch, now_ms)
+            listener.on_leader_change(NO_NODE, self.epoch, now_ms)
         self._on_storage_failure(error, now_ms)
+
+    # ----------------------------------------------------------------------------------------------------------- delivery
+
+    def _prepare_delivery(self) -> None:
+        self.high_watermark = 0
+        self._delivered_offset = 0
+        self._appended: deque[MetadataBatch] = deque()
+        self._reader: Iterator[MetadataBatch] | None = None
+        self._snapshot_reader: Iterator[MetadataBatch] | None = None
+        self._leader = self._reported_leader = LeaderChanged(NO_NODE, -1)
+        self._is_delivering = False
+        # For metrics: the timestamp of the last batch that was delivered, and the times of commits.
+        self.delivered_timestamp_ms = -1
+        self.commit_times = CommitTimes()
+
+    def _load_snapshot(self, snapshot: SnapshotId, now_ms: int) -> None:
+        """Have the listeners begin with a snapshot, which `_deliver` then delivers."""
+        self._delivered_offset = snapshot.end_offset
+        self.high_watermark = max(self.high_watermark, snapshot.end_offset)
+        self._snapshot_reader = self.log.snapshot_batches(snapshot)
+        for listener in self._listeners:
+            listener.on_snapshot(snapshot, now_ms)
+
+    def _truncated(self, offset: int) -> None:
+        """Forget what was read or appended from an offset on; it was not committed, or a snapshot replaces it."""
+        self._flush_limit = min(self._flush_limit, offset)
+        self._reader = None
+        while self._appended and self._appended[-1].last_offset >= offset:
+            self._appended.pop()
+        for path in self.log.take_removable():
+            self._disk.remove(path)
 
     def _deliver(self, now_ms: int) -> None:
         """Deliver committed batches to the listeners, in time slices."""
@@ -373,9 +588,9 @@ class KafkaRaftClient:
             batch = self._next_snapshot_batch()
             if batch is None:
                 self._report_leader(now_ms)
-                if self._delivered_offset >= self.high_watermark:
+                batch = self._next_batch(now_ms) if self._delivered_offset < self.high_watermark else None
+                if batch is None:
                     break
-                batch = self._next_batch(now_ms)
                 self._delivered_offset = batch.last_offset + 1
                 self.delivered_timestamp_ms = batch.timestamp_ms
             for listener in self._listeners:
@@ -398,26 +613,31 @@ class KafkaRaftClient:
         records = batch.records if self._delivered_offset > 0 else []
         return batch._replace(base_offset=last_offset, last_offset=last_offset, records=records)
 
-    def _next_batch(self, now_ms: int) -> MetadataBatch:
-        """Return the batch that is delivered next; those that this node appended are in memory."""
-        if self._appended and self._appended[0].base_offset == self._delivered_offset:
+    def _next_batch(self, now_ms: int) -> MetadataBatch | None:
+        """Return the batch that is delivered next, None if it is not committed; those that this node appended are in memory."""
+        appended = self._appended
+        while appended and appended[0].base_offset < self._delivered_offset:
+            appended.popleft()
+        if appended and appended[0].base_offset == self._delivered_offset:
+            if appended[0].last_offset >= self.high_watermark:
+                return None
             self._reader = None
-            batch = self._appended.popleft()
+            batch = appended.popleft()
             self.commit_times.add(max(0, self.wall.at(now_ms) - batch.timestamp_ms))
             return batch
-        if self._reader is None:
-            limit_offset = self._appended[0].base_offset if self._appended else self.high_watermark
+        found = None if self._reader is None else next(self._reader, None)
+        if found is None:
+            limit_offset = min(self.high_watermark, appended[0].base_offset) if appended else self.high_watermark
             self._reader = self.log.batches(self._delivered_offset, limit_offset)
-        return next(self._reader)
+            found = next(self._reader, None)
+        return found
 
     def _report_leader(self, now_ms: int) -> None:
-        if self._reported_epoch < self.epoch and self._delivered_offset >= self.epoch_start_offset:
-            self._reported_epoch = self.epoch
-            for listener in self._listeners:
-                listener.on_leader_change(self.leader_id, self.epoch, now_ms)
-
-    def close(self) -> None:
-        """Close the log, as a clean stop does."""
-        if self.is_leader:
-            self.quorum.become_resigned()
-        self.log.close()
+        """Notify the listeners of the leader; of this node only when they have what is before its epoch."""
+        leader = self._leader
+        is_early = leader.leader_id == self.config.node_id and self._delivered_offset < leader.start_offset
+        if leader == self._reported_leader or is_early:
+            return
+        self._reported_leader = leader
+        for listener in self._listeners:
+            listener.on_leader_change(leader.leader_id, leader.epoch, now_ms)

@@ -12,7 +12,7 @@ a header without a timestamp. Records have no key; all records of a batch have t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from kcli.format.primitives import Buffer, CorruptRecordError
@@ -51,9 +51,7 @@ from kcli.server.raft.messages import (
     Voters,
     VotersEntry,
 )
-from kcli.server.raft.voter_set import voters_message
 from kcli.state.image_records import new_record as new_record
-from kcli.state.metadata_values import Voter
 
 # Kafka's limits: bytes of records in one batch of a snapshot, and records in one append to the log.
 MAX_SNAPSHOT_BATCH_BYTES = 8 * 1024 * 1024
@@ -186,14 +184,14 @@ class SnapshotBatches:
         self._now_ms = now_ms
         self._next_offset = 0
 
-    def header(self, last_timestamp_ms: int, kraft_version: int, voters: Collection[Voter]) -> bytes:
+    def header(self, last_timestamp_ms: int, kraft_version: int, voters: Voters) -> bytes:
         """Return the first batch; `last_timestamp_ms` is the timestamp of the last record that the snapshot replaces."""
         header = control_message("SnapshotHeaderRecord", last_contained_log_timestamp=last_timestamp_ms)
         control_records = [(SNAPSHOT_HEADER, header)]
         if kraft_version > 0:
-            control_records.append((KRAFT_VERSION, control_message("KRaftVersionRecord", kraft_version=kraft_version)))
+            control_records.append(control_record_of(KRaftVersionEntry(kraft_version)))
         if kraft_version > 0 and voters:
-            control_records.append((KRAFT_VOTERS, voters_message(voters)))
+            control_records.append(control_record_of(VotersEntry(voters)))
         return self._control(control_records)
 
     def footer(self) -> bytes:

@@ -52,6 +52,11 @@ class SnapshotWriter:
         try:
             yield from self._write_part(path, snapshot_id, last_timestamp_ms, records)
             yield (path,)
+            if snapshot_id.end_offset < log.start_offset:
+                # The leader's log began behind it, and a later snapshot of the leader was loaded while this one was written.
+                log.disk.remove(path)
+                self.is_writing = False
+                return
             log.publish_snapshot(snapshot_id)
         except OSError as error:
             self.is_writing = False
@@ -73,12 +78,12 @@ class SnapshotWriter:
         self, path: str, snapshot_id: SnapshotId, last_timestamp_ms: int, records: Iterator[Message]
     ) -> Iterator[None]:
         """Write the snapshot under the name that it has until it is complete."""
-        history, disk = self._raft.history, self._raft.log.disk
+        history, disk = self._raft.core.history, self._raft.log.disk
         batches = SnapshotBatches(snapshot_id.epoch, self._timer.wall.at(self._scheduler.now_ms))
         header = batches.header(
             last_timestamp_ms,
             history.kraft_version_before(snapshot_id.end_offset),
-            history.voters_before(snapshot_id.end_offset).values(),
+            history.voters_before(snapshot_id.end_offset),
         )
         if disk.exists(path):
             disk.remove(path)

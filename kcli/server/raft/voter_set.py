@@ -19,11 +19,17 @@ from collections.abc import Iterable
 from kcli.format.java_text import parse_integer
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.format.primitives import FormatError
-from kcli.protocol.control_records import KRAFT_VERSION, KRAFT_VOTERS, LEADER_CHANGE, ControlRecord
-from kcli.protocol.message import Message
-from kcli.protocol.message_types import message_type
-from kcli.server.raft.messages import AppendedControl, Endpoints, KRaftVersionEntry, ReplicaKey, VoterNode, Voters, VotersEntry
-from kcli.state.metadata_values import Voter, voters_of
+from kcli.server.raft.messages import (
+    AppendedControl,
+    Endpoints,
+    KRaftVersionEntry,
+    ListenerEndpoint,
+    ReplicaKey,
+    VoterNode,
+    Voters,
+    VotersEntry,
+)
+from kcli.state.metadata_values import Voter
 
 # The offset of voters that are not in the log yet, but only in the snapshot at offset 0 that formatting writes.
 BEFORE_THE_LOG = -1
@@ -67,74 +73,10 @@ def _parse(text: str, listener: str) -> Voter:
         raise VoterError(f"{text!r} is not a voter: {error.message}") from None
 
 
-def voters_message(voters: Iterable[Voter]) -> Message:
-    """Return the VotersRecord of a set of voters."""
-    record = message_type("control_records", "VotersRecord")
-    classes = record.classes
-    levels = classes["KRaftVersionFeature"](min_supported_version=0, max_supported_version=_LATEST_KRAFT_VERSION)
-    return record.new(
-        voters=[
-            classes["Voter"](
-                voter_id=voter.voter_id,
-                voter_directory_id=voter.directory_id,
-                endpoints=[classes["Endpoint"](name=name, host=at[0], port=at[1]) for name, at in voter.endpoints.items()],
-                kraft_version_feature=levels,
-            )
-            for voter in voters
-        ],
-    )
-
-
-class VoterSetHistory:
-    """The sets of voters and the levels of kraft.version, by the offsets at which they were written."""
-
-    def __init__(self, static_voters: Iterable[Voter]) -> None:
-        self._static = {voter.voter_id: voter for voter in static_voters}
-        self._voters: list[tuple[int, dict[int, Voter]]] = []
-        self._kraft_versions: list[tuple[int, int]] = []
-        self.recorded_voter_ids: tuple[int, ...] = ()  # of a static quorum, in quorum-state or the last LeaderChange
-
-    @property
-    def voters(self) -> dict[int, Voter]:
-        """The voters at the end of the log, by id."""
-        return self._voters[-1][1] if self._voters else self._static
-
-    @property
-    def voters_offset(self) -> int:
-        """The offset of the last set of voters; BEFORE_THE_LOG if the log has none."""
-        return self._voters[-1][0] if self._voters else BEFORE_THE_LOG
-
-    @property
-    def kraft_version(self) -> int:
-        """The level of kraft.version at the end of the log."""
-        return self._kraft_versions[-1][1] if self._kraft_versions else 0
-
-    def voters_before(self, offset: int) -> dict[int, Voter]:
-        """Return the voters of all records below `offset`, for a snapshot there."""
-        return next((voters for at, voters in reversed(self._voters) if at < offset), self._static)
-
-    def kraft_version_before(self, offset: int) -> int:
-        """Return the level of kraft.version of all records below `offset`."""
-        return next((version for at, version in reversed(self._kraft_versions) if at < offset), 0)
-
-    def apply(self, offset: int, record: ControlRecord) -> None:
-        """Add a control record of the log; those of a snapshot have the offset before its end."""
-        if record.message is None:
-            return
-        if record.type_id == KRAFT_VERSION:
-            self._kraft_versions.append((offset, record.message.kraft_version))
-        elif record.type_id == KRAFT_VOTERS:
-            self._voters.append((offset, voters_of(record.message)))
-        elif record.type_id == LEADER_CHANGE:
-            self.recorded_voter_ids = tuple(voter.voter_id for voter in record.message.voters)
-
-    def use_recorded_voter(self, own: Voter) -> None:
-        """Make this node the voter of a static quorum, if no voters are known and it is recorded as the only one."""
-        if not self.voters and self.recorded_voter_ids == (own.voter_id,):
-            self._static = {own.voter_id: own}
-
-
-# -------------------------------------------------------------------------------------------- the voters of the raft core
+def voter_node(voter: Voter) -> VoterNode:
+    """Return a voter of a format or of controller.quorum.voters as the raft core has it."""
+    endpoints = (ListenerEndpoint(name.upper(), host, port) for name, (host, port) in voter.endpoints.items())
+    return VoterNode(ReplicaKey(voter.voter_id, voter.directory_id), tuple(endpoints), 0, _LATEST_KRAFT_VERSION)
 
 
 def find_voter(voters: Voters, node_id: int) -> VoterNode | None:

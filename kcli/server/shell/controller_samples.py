@@ -83,18 +83,21 @@ def add_delivered(raft: KafkaRaftClient, raw: RawSamples, now_ms: int, name: str
 
 
 def _sample_quorum(raft: KafkaRaftClient, raw: RawSamples) -> None:
-    quorum, history = raft.quorum, raft.history
-    is_ignored = bool(raft.config.static_voters) and history.kraft_version > 0
+    voted, leader = raft.quorum.voted, raft.quorum.leader
+    is_ignored = bool(raft.config.core.static_voters) and raft.core.history.kraft_version > 0
     raw.add("kafka_controller_kafkacontroller_ignoredstaticvoters", is_ignored)
     raw.add("kafka_server_broker_metadata_metrics_ignored_static_voters", is_ignored)
     raw.add("kafka_server_raft_metrics_current_leader", raft.leader_id)
-    raw.add("kafka_server_raft_metrics_current_vote", raft.config.node_id if raft.is_leader else quorum.voted_id)
+    raw.add(
+        "kafka_server_raft_metrics_current_vote",
+        raft.config.node_id if raft.is_leader else -1 if voted is None else voted.node_id,
+    )
     raw.add("kafka_server_raft_metrics_current_epoch", raft.epoch)
     raw.add("kafka_server_raft_metrics_high_watermark", raft.high_watermark)
     raw.add("kafka_server_raft_metrics_log_end_offset", raft.log.end_offset)
     raw.add("kafka_server_raft_metrics_log_end_epoch", raft.log.last_epoch)
-    raw.add("kafka_server_raft_metrics_number_of_voters", len(history.voters))
-    raw.add("kafka_server_raft_metrics_number_of_observers", 0)
+    raw.add("kafka_server_raft_metrics_number_of_voters", len(raft.voters))
+    raw.add("kafka_server_raft_metrics_number_of_observers", 0 if leader is None else len(leader.observers))
     times = raft.commit_times.take()
     if times is not None:
         raw.add("kafka_server_raft_metrics_commit_latency_avg", times[0])

@@ -24,7 +24,7 @@ from kcli.server.raft.messages import SnapshotId
 from kcli.server.raft.metadata_batches import MetadataBatch
 from kcli.server.scheduler import Scheduler
 from kcli.state.metadata_image import MetadataImage
-from tests.server.raft.nodes import START_MS
+from tests.server.raft.nodes import START_MS, NoNetwork
 
 
 class Broker:
@@ -79,6 +79,7 @@ class ControllerNode:
             self.timer,
             self.flushes,
             Scheduler(self.timer, self.flushes.flush),
+            NoNetwork(),
             Loggers(self.lines.append),
             lambda error, now_ms: self.storage_failures.append(error),
         )
@@ -186,4 +187,6 @@ class ControllerNode:
         return self.ask(CREATE_TOPICS, request.new(topics=[topic])).topics[0]
 
     def stop(self) -> None:
-        self.core.stop(self.now_ms)
+        stopped: list[int] = []
+        self.core.stop(self.now_ms, stopped.append)
+        assert stopped, "the only voter need not wait"

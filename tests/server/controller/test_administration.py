@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kcli.format.kafka_uuid import ZERO_UUID, Uuid
+from kcli.format.kafka_uuid import Uuid
 from kcli.log.disk.os_disk import OsDisk
 from kcli.protocol import error_codes
 from kcli.protocol.apis import (
@@ -32,6 +32,7 @@ from kcli.protocol.message_errors import MessageError
 from kcli.server.config import config_results
 from kcli.server.config.loading import load_config
 from kcli.server.controller.formatting import FormatPlan, format_directories
+from kcli.server.raft.messages import ReplicaKey
 from kcli.state.metadata_values import ConfigResource, PartitionRegistration
 from tests.server.controller.controllers import ControllerNode
 from tests.server.raft.nodes import START_MS
@@ -274,10 +275,10 @@ def test_the_quorum_becomes_dynamic_with_its_kraft_version(tmp_path: Path) -> No
     raft = node.core.raft
     assert update(node, ("kraft.version", 1, 1), ("metadata.version", 30, 1), validate_only=True) == (0, None)
     assert update(node, ("kraft.version", 1, 1), ("group.version", 7, 1))[0] == error_codes.INVALID_UPDATE_VERSION
-    assert raft.history.kraft_version == 0
+    assert raft.core.history.kraft_version == 0
     first_offset = raft.next_offset
     assert update(node, ("metadata.version", 30, 1), ("kraft.version", 1, 1)) == (0, None)
-    assert (raft.history.voters_offset, raft.next_offset) == (first_offset + 1, first_offset + 3)
+    assert (raft.core.history.voters_offset, raft.next_offset) == (first_offset + 1, first_offset + 3)
     assert node.broker.image.features["metadata.version"] == 30
     assert node.broker.image.kraft_version == node.core.state.image.kraft_version == 1
     assert node.broker.image.voters[1].directory_id == node.meta.directory_id
@@ -291,7 +292,8 @@ def test_the_quorum_becomes_dynamic_with_its_kraft_version(tmp_path: Path) -> No
 def test_a_voter_needs_the_id_of_its_directory(tmp_path: Path) -> None:
     """A directory of before there were such ids: another id would be made for it, and it would be no voter any more."""
     node = static_controller(tmp_path / "data")
-    node.core.raft.config = node.core.raft.config._replace(directory_id=ZERO_UUID)
+    config = node.core.raft.config
+    node.core.raft.config = config._replace(core=config.core._replace(local=ReplicaKey(config.node_id)))
     end_offset = node.core.raft.next_offset
     code, sentence = update(node, ("kraft.version", 1, 1), ("metadata.version", 30, 1))
     assert (code, node.core.raft.next_offset) == (error_codes.INVALID_UPDATE_VERSION, end_offset)

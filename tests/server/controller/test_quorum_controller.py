@@ -62,8 +62,7 @@ def test_who_loses_the_lead_between_two_slices_writes_nothing_more(node: WholeNo
     )
     forwarded = ask(node, "forwarded", 1)
     end_offset = controller._raft.next_offset
-    controller._raft.quorum.become_resigned()
-    controller.on_leader_change(-1, controller._raft.epoch, node.now_ms)
+    controller._raft.resign(node.now_ms)
     node.until(lambda: large.answer is not None and behind.answer is not None)
     assert [code(large), code(behind)] == [error_codes.NOT_CONTROLLER] * 2
     node.advance(1000)
@@ -104,8 +103,7 @@ def test_reads_show_nothing_that_a_lost_leadership_reverts(node: WholeNode) -> N
     assert "new" in image.topic_ids and create.answer is None, "appended, and not committed"
     read()
     assert answers == [False]
-    controller._raft.quorum.become_resigned()
-    controller.on_leader_change(-1, controller._raft.epoch, node.now_ms)
+    controller._raft.resign(node.now_ms)
     assert answers == [False, False] and "new" not in image.topic_ids
 
 

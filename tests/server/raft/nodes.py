@@ -9,13 +9,15 @@ from kcli.format.kafka_uuid import random_uuid
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.disk.port import LogDisk
 from kcli.log.file_cache import FileCache
+from kcli.network.events import PeerAddress
 from kcli.network.timing_wheel import Timer
 from kcli.server.controller.formatting import METADATA_PARTITION, FormatPlan, format_directories, read_meta_properties
 from kcli.server.features import initial_features
 from kcli.server.outstanding import FlushCallback
 from kcli.server.raft.kafka_raft_client import KafkaRaftClient, RaftConfig
-from kcli.server.raft.messages import SnapshotId
+from kcli.server.raft.messages import ListenerEndpoint, ReplicaKey, SnapshotId
 from kcli.server.raft.metadata_batches import MetadataBatch
+from kcli.server.raft.replica import RaftCoreConfig
 from kcli.server.scheduler import Scheduler
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import Voter
@@ -67,6 +69,16 @@ class Surroundings:
                 return
 
 
+class NoNetwork:
+    """A network on which nothing is answered."""
+
+    def send(self, destination: PeerAddress, *request: object) -> None:
+        """Lose the request."""
+
+    def is_backing_off(self, destination: PeerAddress, listener: str) -> bool:
+        return False
+
+
 class Follower:
     """A listener that keeps an image, and what it was told."""
 
@@ -102,8 +114,11 @@ def formatted(directory: Path, seed: int = 1, disk: LogDisk | None = None, relea
 def raft_config(directory: Path, disk: LogDisk | None = None, **changes: object) -> RaftConfig:
     meta = read_meta_properties(disk or OsDisk(), str(directory))
     assert meta is not None and meta.directory_id is not None
-    config = RaftConfig(NODE_ID, meta.directory_id, f"{directory}/{METADATA_PARTITION}", {"CONTROLLER": ("127.0.0.1", PORT)})
-    return config._replace(**changes)  # type: ignore[arg-type]
+    endpoints = (ListenerEndpoint("CONTROLLER", "127.0.0.1", PORT),)
+    core = RaftCoreConfig(ReplicaKey(NODE_ID, meta.directory_id), meta.cluster_id or "", "CONTROLLER", endpoints)
+    config = RaftConfig(f"{directory}/{METADATA_PARTITION}", core)
+    log = changes.pop("log", config.log)
+    return config._replace(core=core._replace(**changes), log=log)  # type: ignore[arg-type]
 
 
 def started_raft(directory: Path, around: Surroundings, *listeners: Follower, **changes: object) -> KafkaRaftClient:
@@ -115,14 +130,29 @@ def started_raft(directory: Path, around: Surroundings, *listeners: Follower, **
     return raft
 
 
+def stop(raft: KafkaRaftClient, around: Surroundings) -> None:
+    """Stop a node, which must be done at once if it is the only voter."""
+    stopped: list[int] = []
+    raft.stop(stopped.append, around.now_ms)
+    assert stopped
+
+
+def voters_of(raft: KafkaRaftClient) -> dict[int, Voter]:
+    """The voters by id, as an image has them."""
+    voters = (Voter(*voter.key, {at.listener: (at.host, at.port) for at in voter.endpoints}) for voter in raft.voters)
+    return {voter.voter_id: voter for voter in voters}
+
+
 def raft_client(config: RaftConfig, around: Surroundings) -> KafkaRaftClient:
     return KafkaRaftClient(
         config,
         around.disk,
         around.files,
-        around.timer.wall,
+        around.timer,
         around.flush,
         around.scheduler,
+        NoNetwork(),
+        random.Random(1),
         around.lines.append,
         lambda error, now_ms: around.storage_failures.append(error),
     )

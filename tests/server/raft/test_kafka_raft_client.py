@@ -9,14 +9,25 @@ from pathlib import Path
 
 import pytest
 
-from kcli.format.kafka_uuid import ZERO_UUID
+from kcli.protocol import error_codes
 from kcli.protocol.control_records import KRAFT_VERSION, KRAFT_VOTERS, LEADER_CHANGE
 from kcli.server.raft.kafka_raft_client import KafkaRaftClient, NotLeaderError
+from kcli.server.raft.messages import ListenerEndpoint, ReplicaKey, VoterNode, Voters
 from kcli.server.raft.metadata_batches import new_record
 from kcli.server.raft.metadata_log import MetadataLogError
 from kcli.server.raft.startable_quorum import refusal
 from kcli.state.metadata_values import Voter
-from tests.server.raft.nodes import Follower, Surroundings, formatted, raft_client, raft_config, started_raft
+from tests.server.raft.nodes import (
+    PORT,
+    Follower,
+    Surroundings,
+    formatted,
+    raft_client,
+    raft_config,
+    started_raft,
+    stop,
+    voters_of,
+)
 
 
 def no_op() -> list[object]:
@@ -31,11 +42,11 @@ def kinds(follower: Follower) -> list[str]:
     return told
 
 
-def with_static_quorum(directory: Path, around: Surroundings, follower: Follower) -> tuple[Path, list[Voter], KafkaRaftClient]:
+def with_static_quorum(directory: Path, around: Surroundings, follower: Follower) -> tuple[Path, Voters, KafkaRaftClient]:
     """Start a node whose voters are configured, on a formatted directory -> its metadata log's directory, the voters, it."""
     metadata = directory / "__cluster_metadata-0"
     (metadata / "00000000000000000000-0000000000.checkpoint").unlink()
-    voters = [Voter(1, ZERO_UUID, {"CONTROLLER": ("127.0.0.1", 1)})]
+    voters = (VoterNode(ReplicaKey(1), (ListenerEndpoint("CONTROLLER", "127.0.0.1", 1),)),)
     raft = started_raft(directory, around, follower, static_voters=voters)
     around.run()
     return metadata, voters, raft
@@ -49,7 +60,7 @@ def stopped_after(directory: Path, appends: int) -> None:
     for _ in range(appends):
         raft.append(no_op(), around.now_ms)
         around.run()
-    raft.close()
+    stop(raft, around)
 
 
 def test_the_first_epoch_begins_with_the_voters(tmp_path: Path) -> None:
@@ -58,15 +69,15 @@ def test_the_first_epoch_begins_with_the_voters(tmp_path: Path) -> None:
     for expected, changes in (
         ([LEADER_CHANGE, KRAFT_VERSION, KRAFT_VOTERS], {}),
         ([LEADER_CHANGE], {}),
-        ([LEADER_CHANGE, KRAFT_VERSION, KRAFT_VOTERS], {"endpoints": {"CONTROLLER": ("127.0.0.1", 1)}}),
+        ([LEADER_CHANGE, KRAFT_VERSION, KRAFT_VOTERS], {"endpoints": (ListenerEndpoint("CONTROLLER", "127.0.0.1", 1),)}),
     ):
         around, follower = Surroundings(), Follower()
         raft = started_raft(directory, around, follower, **changes)
         around.run()
         assert [record.type_id for record in follower.batches[-1].control_records] == expected
         assert follower.leaders == [(1, raft.epoch)]
-        assert follower.image.voters[1].endpoints == raft.history.voters[1].endpoints
-        raft.close()
+        assert follower.image.voters == voters_of(raft)
+        stop(raft, around)
     assert raft.epoch == 3
 
 
@@ -137,7 +148,7 @@ def test_every_prefix_of_the_log_opens(tmp_path: Path) -> None:
         assert raft.high_watermark == raft.next_offset
         offsets = [batch.base_offset for batch in follower.batches[2:]]
         assert offsets == sorted(set(offsets))
-        raft.close()
+        stop(raft, around)
 
 
 def test_a_quorum_state_that_was_not_renamed_does_not_count(tmp_path: Path) -> None:
@@ -150,7 +161,7 @@ def test_a_quorum_state_that_was_not_renamed_does_not_count(tmp_path: Path) -> N
     raft = started_raft(directory, around, follower)
     around.run()
     assert raft.epoch == 2, "the log holds the leader change of epoch 1"
-    raft.close()
+    stop(raft, around)
 
 
 def test_leader_epochs_come_from_the_log(tmp_path: Path) -> None:
@@ -162,7 +173,7 @@ def test_leader_epochs_come_from_the_log(tmp_path: Path) -> None:
         around.run()
         raft.append(no_op(), around.now_ms)
         around.run()
-        raft.close()
+        stop(raft, around)
     entries = raft.log.log.leader_epochs.entries
     path = directory / "__cluster_metadata-0" / "leader-epoch-checkpoint"
     whole = path.read_bytes()
@@ -179,48 +190,47 @@ def test_a_static_quorum_keeps_its_form(tmp_path: Path) -> None:
     assert raft.is_leader
     assert kinds(follower) == [str(LEADER_CHANGE)]
     assert b'"data_version":0' in (metadata / "quorum-state").read_bytes()
-    raft.close()
+    stop(raft, around)
 
 
 def test_a_static_quorum_becomes_a_dynamic_one(tmp_path: Path) -> None:
     """KRaftVersion and Voters in one batch, once; committed by a flush; in the next epoch the directory's id is checked."""
     around, follower, directory = Surroundings(), Follower(), formatted(tmp_path / "data")
     metadata, voters, raft = with_static_quorum(directory, around, follower)
-    appended = raft.upgrade_kraft_version(1, around.now_ms)
-    assert [record.type_id for record in appended] == [KRAFT_VERSION, KRAFT_VOTERS]
-    assert raft.upgrade_kraft_version(1, around.now_ms) == []
+    answer, appended = raft.upgrade_kraft_version(1, around.now_ms)
+    assert [answer.error, *(record.type_id for record in appended)] == [error_codes.NONE, KRAFT_VERSION, KRAFT_VOTERS]
+    assert raft.upgrade_kraft_version(1, around.now_ms) == (answer, [])
     assert (raft.high_watermark, raft.next_offset, follower.image.kraft_version) == (1, 3, 0)
     around.run()
     assert (raft.high_watermark, follower.image.kraft_version) == (3, 1)
-    own = Voter(1, raft.config.directory_id, raft.config.endpoints)
-    assert follower.image.voters == raft.history.voters == {1: own}
+    own = Voter(1, raft.config.core.local.directory_id, {"CONTROLLER": ("127.0.0.1", PORT)})
+    assert follower.image.voters == voters_of(raft) == {1: own}
     assert b'"data_version":0' in (metadata / "quorum-state").read_bytes()
-    raft.close()
+    stop(raft, around)
     around, follower = Surroundings(), Follower()
     raft = started_raft(directory, around, follower, static_voters=voters)
     around.run()
-    assert (raft.is_leader, raft.history.kraft_version, follower.image.voters) == (True, 1, {1: own})
+    assert (raft.is_leader, raft.core.history.kraft_version, follower.image.voters) == (True, 1, {1: own})
     assert kinds(follower)[-1] == str(LEADER_CHANGE)
     assert b'"data_version":1' in (metadata / "quorum-state").read_bytes()
-    raft.close()
-    raft = started_raft(directory, Surroundings(), static_voters=voters, directory_id=ZERO_UUID)
+    stop(raft, around)
+    raft = started_raft(directory, Surroundings(), static_voters=voters, local=ReplicaKey(1))
     assert not raft.is_leader
-    with pytest.raises(NotLeaderError):
-        raft.upgrade_kraft_version(2, around.now_ms)
+    assert raft.upgrade_kraft_version(2, around.now_ms)[0].error == error_codes.NOT_LEADER_OR_FOLLOWER
 
 
 def test_a_node_that_is_not_the_only_voter_waits(tmp_path: Path) -> None:
     """Another voter, or another directory than the voter's: no leader, a sentence that says who votes, nothing appended."""
     directory = formatted(tmp_path / "data")
     for changes, sentence in (
-        ({"directory_id": ZERO_UUID}, r"voter 1 .* has the directory id .* meta\.properties states"),
-        ({"node_id": 2}, r"is node 1, and node\.id is 2"),
+        ({"local": ReplicaKey(1)}, r"voter 1 .* has the directory id .* meta\.properties states"),
+        ({"local": ReplicaKey(2)}, r"is node 1, and node\.id is 2"),
     ):
         around = Surroundings()
         raft = started_raft(directory, around, **changes)
         around.run()
         assert (raft.is_leader, raft.leader_id, raft.next_offset) == (False, -1, 0)
-        assert re.search(sentence, refusal(raft) or "")
+        assert re.search(sentence, refusal(raft, is_broker=True) or "")
         with pytest.raises(NotLeaderError):
             raft.append(no_op(), around.now_ms)
 
