@@ -16,7 +16,6 @@ COMPILED_MODULES = [
     "kcli/format/record_scan.py",
     "kcli/format/batch_header.py",
     "kcli/format/batch_scan.py",
-    "kcli/format/batch_scan.py",
     "kcli/format/record_copy.py",
     "kcli/format/batch_join.py",
     "kcli/format/murmur2.py",

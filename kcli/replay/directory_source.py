@@ -59,7 +59,7 @@ from kcli.log.reading.transaction_filter import AbortedTransactions
 from kcli.replay.batch_maker import NO_JOINING, SMALL_BATCH_BYTES, BatchMaker, Joining
 from kcli.replay.progress import decode_metadata
 from kcli.replay.source import NO_RUN, Bounds, CommittedOffset, EarlierRun, OutgoingBatch, SourceError, SourceTopic
-from kcli.selecting.lookup import find_tail, segments_in_range, start_position
+from kcli.selecting.lookup import Copies, find_tail, segments_in_range, start_position
 from kcli.selecting.record_filter import RecordFilter
 from kcli.selecting.selected_log import Budget, Limit, Selector
 from kcli.selecting.selection import Range, Selection
@@ -464,7 +464,12 @@ class DirectoryStream:
         if not is_counted:
             first = max(selection.offsets.first or 0, self._from_offset)
             selection = selection._replace(offsets=Range(first or None, selection.offsets.end))
-        segments = segments_in_range(self._found.segments, selection.offsets)
+        copies = Copies(disk, self._found.segments)
+        try:
+            segments = segments_in_range(self._found.segments, selection.offsets, copies)
+        except OSError as error:
+            self._cut(error.filename or self._found.directory.path, error)
+            return
         if not segments:
             return
         try:
@@ -475,6 +480,10 @@ class DirectoryStream:
         for at in range(slot, len(segments)):
             segment = segments[at]
             try:
+                if copies.is_copy(segment):
+                    sentence = "all batches of this file are copies of batches in other segments of the partition; left out"
+                    self._source.problems.report(f"{segment.log}: {sentence}")
+                    continue
                 if at > slot or position is None:
                     position = start_position(disk, segment, selection)
                 for batch in self._read_segment(segment, position, selection, maker):

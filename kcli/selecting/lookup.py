@@ -22,10 +22,21 @@ The last N selected records are found from the end of the partition, and nothing
     ----------------------  ------------------------------------------------------------------------------
     with a sound `.index`   in parts of about PART_BYTES between index entries, the last part first
     without                 as a whole; only the positions of the last N records are kept
+
+A stray copy of a segment, under another name, has batches of the other segment (`Copies`). No reader gives them twice:
+
+    the first batch of the file begins    its sound batches are                              the file is
+    ------------------------------------  -------------------------------------------------  -------------------------------
+    at or above the offset in its name,   any                                                read: this costs one header
+    below the next segment
+    elsewhere                             the same, byte for byte by their CRCs, as sound    a copy: nothing of it is read,
+                                          batches of segments of the first kind              and its name bounds no segment
+    elsewhere                             others, if only one of them                        read, as damage at its offsets
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -43,14 +54,94 @@ if TYPE_CHECKING:
 PART_BYTES = 1024 * 1024
 
 
-def segments_in_range(segments: Sequence[Segment], offsets: Range) -> list[Segment]:
-    """Return the segments, sorted by base offset, that may have one of the offsets according to their names."""
+def segments_in_range(segments: Sequence[Segment], offsets: Range, copies: Copies | None = None) -> list[Segment]:
+    """Return the segments, sorted by base offset, that may have one of the offsets according to their names.
+
+    With `copies` the first one is not a copy, whose name may be inside of the segment before. Raises OSError then.
+    """
     ends = (*(segment.base_offset for segment in segments[1:]), INT64_MAX + 1)
-    return [
+    found = [
         segment
         for segment, next_base in zip(segments, ends, strict=False)
         if (offsets.first is None or next_base > offsets.first) and (offsets.end is None or segment.base_offset < offsets.end)
     ]
+    if copies is None or not found:
+        return found
+    begin = first = segments.index(found[0])
+    while first and copies.is_copy(segments[first]):
+        first -= 1
+    return [*segments[first:begin], *found]
+
+
+class Copies:
+    """Which of the segments of a partition, sorted by base offset, are stray copies of others.
+
+    A method reads the first header of a segment, and all of a segment only if that header is of offsets of another one.
+    """
+
+    def __init__(self, disk: Disk, segments: Sequence[Segment]) -> None:
+        self._disk = disk
+        self._segments = segments
+        self._bases = [segment.base_offset for segment in segments]
+        self._is_copy: dict[str, bool] = {}
+        self._is_in_place: dict[str, bool] = {}
+
+    def is_copy(self, segment: Segment) -> bool:
+        """Return whether all sound batches of a segment are in other segments. Raises OSError."""
+        found = self._is_copy.get(segment.log)
+        if found is None:
+            found = self._is_copy[segment.log] = not self._begins_in_place(segment) and self._is_covered(segment)
+        return found
+
+    def bound_of(self, segment: Segment) -> int:
+        """Return the base offset of the next segment that is not a copy, INT64_MAX if there is none. Raises OSError."""
+        later = range(self._after(segment), len(self._segments))
+        return next((self._bases[slot] for slot in later if not self.is_copy(self._segments[slot])), INT64_MAX)
+
+    def _after(self, segment: Segment) -> int:
+        return bisect_right(self._bases, segment.base_offset)
+
+    def _begins_in_place(self, segment: Segment) -> bool:
+        found = self._is_in_place.get(segment.log)
+        if found is None:
+            file = self._disk.open_file(segment.log)
+            try:
+                head = file.read_at(0, 8)
+            finally:
+                file.close()
+            first_offset, slot = int.from_bytes(head, "big", signed=True), self._after(segment)
+            bound = self._bases[slot] if slot < len(self._bases) else INT64_MAX + 1
+            found = len(head) < 8 or segment.base_offset <= first_offset < bound
+            self._is_in_place[segment.log] = found
+        return found
+
+    def _is_covered(self, copy: Segment) -> bool:
+        from kcli.log.reading.segment_reader import LogBatch, SegmentReader
+
+        others: Iterator[LogBatch] | None = None
+        with SegmentReader(self._disk, copy.log) as reader:
+            for batch in reader.batches():
+                if not isinstance(batch, LogBatch) or not batch.is_valid:
+                    continue
+                others = self._sound_from(batch.header.base_offset) if others is None else others
+                header = batch.header
+                same = next((other for other in others if other.header.base_offset >= header.base_offset), None)
+                if same is None or same.header._replace(position=header.position) != header:
+                    return False
+        return others is not None
+
+    def _sound_from(self, offset: int) -> Iterator[LogBatch]:
+        """Yield the sound batches of the segments that begin in place, from that with `offset` on."""
+        from kcli.log.reading.offset_lookup import OffsetLookup
+        from kcli.log.reading.segment_reader import LogBatch
+
+        homes = [segment for segment in self._segments if self._begins_in_place(segment)]
+        first = max((at for at, home in enumerate(homes) if home.base_offset <= offset), default=0)
+        for home in homes[first:]:
+            with OffsetLookup(self._disk, home) as lookup:
+                for found in lookup.reader.batches(lookup.start_of_offset(offset)[0]):
+                    if isinstance(found, LogBatch) and found.is_valid:
+                        yield found
 
 
 def start_position(disk: Disk, segment: Segment, selection: Selection) -> int:
@@ -126,11 +217,11 @@ def find_time(disk: Disk, segments: Sequence[Segment], timestamp_ms: int, from_o
     from kcli.log.reading.offset_lookup import OffsetLookup
     from kcli.log.time_lookup import first_record
 
-    damage_offset = None
-    bounds = [*(segment.base_offset for segment in segments[1:]), INT64_MAX]
-    for segment, bound in zip(segments, bounds, strict=False):
-        if bound <= from_offset:
+    damage_offset, copies = None, Copies(disk, segments)
+    for segment in segments_in_range(segments, Range(from_offset, None), copies):
+        if copies.is_copy(segment):
             continue
+        bound = copies.bound_of(segment)
         if _end_if_before(disk, segment, timestamp_ms) is not None:
             damage_offset = None
             continue
@@ -259,7 +350,10 @@ def find_tail(disk: Disk, segments: Sequence[Segment], selector: Selector, wante
     """Return where the last `wanted` selected records of the segments (sorted) begin. Raises OSError as the disk does."""
     from kcli.log.reading.offset_lookup import OffsetLookup
 
+    copies = Copies(disk, segments)
     for slot in range(len(segments) - 1, -1, -1):
+        if copies.is_copy(segments[slot]):
+            continue
         with OffsetLookup(disk, segments[slot]) as lookup:
             for first, end in _parts(lookup):
                 places, total = _last_places(lookup.reader, first, end, selector, wanted)

@@ -37,7 +37,7 @@ from kcli.log.reading.offset_lookup import OffsetLookup, SegmentEnd
 from kcli.log.reading.segment_reader import LogBatch
 from kcli.log.reading.transaction_filter import AbortedTransactions
 from kcli.protocol.internal_records import decoder_for_topic
-from kcli.selecting.lookup import TimeOffset, find_time
+from kcli.selecting.lookup import Copies, TimeOffset, find_time
 from kcli.spark import table_schemas as tables
 from kcli.spark.read_options import ALL, LONGEST, ReadOptions
 
@@ -79,6 +79,7 @@ class LogPartition:
         self.topic = directory.topic
         self.partition = directory.partition
         self.segments = directory.segments
+        self.copies = Copies(disk, self.segments)
         self.checkpointed_start = checkpoints.log_start_offsets.get(self.key, 0) if checkpoints else 0
         self.high_watermark = checkpoints.high_watermarks.get(self.key) if checkpoints else None
 
@@ -139,7 +140,8 @@ class LogPartition:
         """The end of the last segment at the first call, as offset and byte of the same moment."""
         if not self.segments:
             return SegmentEnd(self.first_offset, 0, 0, is_torn=False)
-        with OffsetLookup(self.disk, self.segments[-1]) as lookup:
+        last = next((one for one in reversed(self.segments) if not self.copies.is_copy(one)), self.segments[-1])
+        with OffsetLookup(self.disk, last) as lookup:
             return lookup.end(counts_damaged=not self.is_live)
 
     @property

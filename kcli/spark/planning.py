@@ -24,6 +24,8 @@ from kcli.format.primitives import INT32_MAX, INT64_MAX, TopicPartition
 from kcli.log.disk.port import Disk
 from kcli.log.files.log_directory import Segment
 from kcli.log.reading.offset_lookup import OffsetLookup
+from kcli.selecting.lookup import segments_in_range
+from kcli.selecting.selection import Range
 from kcli.spark.log_partitions import DATA_LOSS_HINT, LogPartition, PlanError, find_directories
 from kcli.spark.read_options import (
     EARLIEST,
@@ -229,11 +231,11 @@ def segment_ranges(wanted: OffsetRange, choice: RangeChoice) -> list[tuple[Segme
     if wanted.end <= wanted.first:
         return ranges
     log_end = part.log_end
-    for slot, segment in enumerate(part.segments):
-        is_last = slot + 1 == len(part.segments)
-        next_base = INT64_MAX if is_last else part.segments[slot + 1].base_offset
-        if next_base <= wanted.first or segment.base_offset >= wanted.end:
+    for segment in segments_in_range(part.segments, Range(wanted.first, wanted.end), part.copies):
+        if part.copies.is_copy(segment):
             continue
+        next_base = part.copies.bound_of(segment)
+        is_last = next_base == INT64_MAX
         file_id = part.disk.file_id(segment.log)
         with OffsetLookup(part.disk, segment, log_end.size_bytes if is_last else None) as lookup:
             start, least = 0, segment.base_offset

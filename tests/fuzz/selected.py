@@ -16,6 +16,7 @@ entry), damaged once or twice by the generators of tests.fuzz.score and tests.fu
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 from kcli.format.compression import inflate
@@ -42,13 +43,13 @@ Row = tuple[int, int, bytes | None, bytes | None, bool]
 class SelectedReads:
     """The case of a seed; `faults` are sentences."""
 
-    def __init__(self, parent: Path, seed: int) -> None:
+    def __init__(self, parent: Path, seed: int, only: Callable[[Scene, random.Random], str] | None = None) -> None:
         rng = self._rng = random.Random(f"selected {seed}")
         self.scene: Scene = write_scene(parent, rng, keeps_codecs=rng.random() < 0.4)
         self.damages: list[str] = []
         self.faults: list[str] = []
         for _ in range(rng.choice((1, 1, 2))):
-            damage = rng.choice(DAMAGES) if rng.random() < 0.6 else draw_kind(rng).damage
+            damage = only or (rng.choice(DAMAGES) if rng.random() < 0.6 else draw_kind(rng).damage)
             try:
                 self.damages.append(f"{damage.__name__}: {damage(self.scene, rng)}")
             except NotApplicableError:
@@ -73,6 +74,26 @@ class SelectedReads:
                 dumped = [record for _, record in outputs.dumped_json(partition.path)]
                 wanted = [(one.timestamp_ms, one.key, one.value) for one in dumped if not one.is_control]
                 self._same(partition, "replay", here, wanted)
+        return self.faults
+
+    def check_copies(self) -> list[str]:
+        """Compare the readers where all damages are copies of segments: each record is given once."""
+        sent = self._replayed()
+        for partition in self.scene.partitions:
+            if not any(partition.path.glob("*.log")):
+                continue
+            written = [
+                (one.offset, one.timestamp_ms, one.key, one.value, one.is_control)
+                for _, one in outputs.dumped_json(partition.path)
+            ]
+            offsets = [row[0] for row in written]
+            if len(set(offsets)) < len(offsets):
+                self.faults.append(f"{partition.name}: dump-log gives offsets twice: {offsets}")
+            self._same(partition, "Spark", self._rows(partition, "fail"), written)
+            self._same(partition, "Spark in splits", self._rows(partition, "skip", maxPartitionBytes="400"), written)
+            if self.scene.kind not in (DUPLICATE, TWO_CLUSTERS) and sent is not None:
+                here = sent.get((partition.topic, partition.number), [])
+                self._same(partition, "replay", here, [row[1:4] for row in written if not row[4]])
         return self.faults
 
     def _same(self, partition: PartitionModel, what: str, found: object, wanted: list[Row] | list[tuple[object, ...]]) -> None:

@@ -57,7 +57,7 @@ from kcli.log.files.log_directory import (
     resolve_paths,
 )
 from kcli.log.reading.segment_reader import Damage, LogBatch, SegmentReader
-from kcli.selecting.lookup import segments_in_range, start_position
+from kcli.selecting.lookup import Copies, segments_in_range, start_position
 from kcli.selecting.record_filter import RecordFilter
 from kcli.selecting.selected_log import Budget, Event, Limit, Note, SelectedRecords, Selector, walk
 from kcli.selecting.selection import Selection
@@ -391,9 +391,10 @@ class Dump:
         for name in partition.directories:
             if is_file_name(name):
                 self.problem(join_path(partition.path, name), DIRECTORY_NOT_FILE)
+        copies = Copies(self.disk, partition.segments)
         for file in _files_of(partition):
             if not self.is_done():
-                self._file(file)
+                self._file(file, copies)
 
     def _check_log(self, partition: PartitionDirectory) -> None:
         """Report a partition whose `.log` is missing, as `kcli verify` does: otherwise it would seem to have no records."""
@@ -408,7 +409,7 @@ class Dump:
         if sentence is not None:
             self.problem(partition.path, sentence, is_opened=True)
 
-    def _file(self, file: FoundFile) -> None:
+    def _file(self, file: FoundFile, copies: Copies | None = None) -> None:
         if file.kind not in LOG_KINDS:
             if not self._only_logs:
                 self._small_file(file)
@@ -417,7 +418,7 @@ class Dump:
         partition = None
         if self.selection != Selection():
             partition, segment = self._segment_of(file, segment)
-        self._segments(partition, [segment])
+        self._segments(partition, [segment], copies)
 
     def _segment_of(self, file: FoundFile, lone: Segment) -> tuple[PartitionDirectory | None, Segment]:
         """Return the partition of a log file, and the file with its index files; without these `lone`."""
@@ -428,12 +429,13 @@ class Dump:
         found = (segment for segment in partition.segments if base_name(segment.log) == file.name)
         return partition, next(found, lone)
 
-    def _segments(self, partition: PartitionDirectory | None, segments: list[Segment]) -> None:
-        """Show the selected records of consecutive segments."""
-        segments = segments_in_range(segments, self.selection.offsets)
-        if not segments:
-            return
+    def _segments(self, partition: PartitionDirectory | None, segments: list[Segment], copies: Copies | None = None) -> None:
+        """Show the selected records of consecutive segments; `copies` is that of their partition if they are not all of it."""
+        copies = copies or Copies(self.disk, segments)
         try:
+            segments = segments_in_range(segments, self.selection.offsets, copies)
+            if not segments:
+                return
             selector, first, position = self.start(partition, segments)
         except OSError as error:
             self.problem(error.filename or segments[0].log, error.strerror or str(error))
@@ -443,7 +445,7 @@ class Dump:
                 return
             segment = segments[slot]
             known = position if slot == first else None
-            self.show_log(segment.log, lambda at=segment, known=known: self._events(at, selector, known))  # type: ignore[misc]
+            self.show_log(segment.log, lambda at=segment, known=known: self._events(at, selector, known, copies))  # type: ignore[misc]
 
     def start(self, partition: PartitionDirectory | None, segments: list[Segment]) -> tuple[Selector, int, int | None]:
         """Return the selector for a log, the number of the segment to begin with, and the byte in it (None: by its indexes).
@@ -479,7 +481,10 @@ class Dump:
         """Return True if the limit is reached."""
         return self.limit.left is not None and self.limit.left <= 0
 
-    def _events(self, segment: Segment, selector: Selector, position: int | None) -> Iterator[Event]:
+    def _events(self, segment: Segment, selector: Selector, position: int | None, copies: Copies) -> Iterator[Event]:
+        if copies.is_copy(segment):
+            yield Note("all batches of this file are copies of batches in other segments of the partition; left out")
+            return
         if position is None:
             position = start_position(self.disk, segment, self.selection)
         with SegmentReader(self.disk, segment.log, end=self.options.max_bytes) as reader:
