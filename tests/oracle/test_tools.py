@@ -95,6 +95,10 @@ def broker_config(*words: str) -> Words:
     return on(*words, "--entity-type", "brokers", "--entity-name", "1")
 
 
+def logger_config(*words: str) -> Words:
+    return on(*words, "--entity-type", "broker-loggers", "--entity-name", "1")
+
+
 def deleting(name: str) -> Words:
     return lambda place: ("--bootstrap-server", place.bootstrap, "--offset-json-file", str(place.files / name))
 
@@ -177,6 +181,11 @@ CASES: dict[str, tuple[str, Words, str]] = {
     "configs-by-controller-brokers": (CONFIGS, controller_config("--entity-type", "brokers"), ""),
     "configs-by-controller-no-broker": (CONFIGS, controller_config("--entity-type", "brokers", "--entity-name", "7"), ""),
     "configs-topic-inherits": (CONFIGS, topic_config("--describe", "--all"), ""),
+    "configs-logger": (CONFIGS, logger_config("--alter", "--add-config", "kafka.request.logger=ERROR,root=WARN"), ""),
+    "configs-logger-back": (CONFIGS, logger_config("--alter", "--delete-config", "kafka.request.logger"), ""),
+    "configs-logger-root": (CONFIGS, logger_config("--alter", "--delete-config", "root"), ""),
+    "configs-logger-absent": (CONFIGS, logger_config("--alter", "--add-config", "no.such.logger=INFO"), ""),
+    "configs-logger-level": (CONFIGS, logger_config("--alter", "--add-config", "root=LOUD"), ""),
     "configs-no-broker": (CONFIGS, on("--describe", "--entity-type", "brokers", "--entity-name", "7"), ""),
     "configs-client-metrics": (
         CONFIGS,
