@@ -63,12 +63,17 @@ def test_the_rows_of_one_split(tmp_path: Path, damage: Damage, seed: int) -> Non
 
 
 def test_a_segment_that_reaches_into_the_next_one(tmp_path: Path) -> None:
-    """A stray copy named inside a segment makes its batches faults; a split that ended at one of them believed it."""
+    """The first batches of a file that another one follows by its name are faults; a split that ended at one believed it.
+
+    It is a copy of the segment but for one batch, which only this file has: a whole copy is left out.
+    """
     log = PartitionBuilder(tmp_path / "t-0", index_every=1)
     for _ in range(6):
         log.append([(b"k", b"v" * 40)] * 3)
     log.flush()
-    (tmp_path / "t-0" / f"{10:020}.log").write_bytes(log.path(".log").read_bytes())
+    copy = bytearray(log.path(".log").read_bytes())
+    copy[7] = 100  # the base offset of the first batch
+    (tmp_path / "t-0" / f"{10:020}.log").write_bytes(copy)
     whole = [row["offset"] for row in rows_of(tmp_path, onCorrupt="skip")]
     split = [row["offset"] for row in rows_of(tmp_path, onCorrupt="skip", maxPartitionBytes="200")]
     assert split == whole and whole[:9] == list(range(9)) and 9 not in whole
