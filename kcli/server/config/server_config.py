@@ -25,6 +25,7 @@ Dynamic configuration overrides all of this: dynamic_config makes a new ServerCo
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -178,7 +179,8 @@ class ServerConfig(ConfigReader):
     @cached_property
     def log_dirs(self) -> list[str]:
         """The directories of partitions, as they were stated; one that is stated by several paths has the first of them."""
-        return list({realpath(path): path for path in reversed(self.get_list("log.dirs"))}.values())[::-1]
+        paths = [_as_java_file(path) for path in self.get_list("log.dirs")]
+        return list({realpath(path): path for path in reversed(paths)}.values())[::-1]
 
     @cached_property
     def cordoned_log_dirs(self) -> list[str]:
@@ -193,7 +195,7 @@ class ServerConfig(ConfigReader):
 
     def stated_log_dir(self, path: str) -> str:
         """Return the path by which log_dirs has a directory; a directory that is not one of them is returned unchanged."""
-        return next((known for known in self.log_dirs if realpath(known) == realpath(path)), path)
+        return next((known for known in self.log_dirs if realpath(known) == realpath(path)), _as_java_file(path))
 
     # ------------------------------------------------------------------------------------------------------ listeners
 
@@ -346,3 +348,11 @@ def cleaner_settings(config: ConfigReader) -> dict[str, Any]:
         "cleaner_max_bytes_per_second": config.get_float("log.cleaner.io.max.bytes.per.second"),
         "cleaner_backoff_ms": config.get_int("log.cleaner.backoff.ms"),
     }
+
+
+def _as_java_file(path: str) -> str:
+    """Return a path without repeated slashes and slashes at its end, as Kafka has it by java.io.File.
+
+    The path of a partition's directory leads back to that of its log directory.
+    """
+    return re.sub("/{2,}", "/", path).rstrip("/") or path[:1]

@@ -14,7 +14,7 @@ from kcli.server.config.loading import load_config
 from kcli.server.config.values import ConfigError
 from kcli.server.log_lines import WARN, level_of
 from tests.conftest import ROOT
-from tests.server.whole_node import WholeNode
+from tests.server.whole_node import WholeNode, batch
 
 SERVED = [key.name for key in BROKER_KEYS.definitions() if key.serving == Serving.SERVED]
 WITHOUT_EFFECT = (Serving.LATER, Serving.NO_MEANING)
@@ -86,11 +86,26 @@ def test_one_directory_is_one_directory(tmp_path: Path, second: str) -> None:
     ):
         config = load_config(None, settings)
         assert len(config.log_dirs) == 1 and config.metadata_log_dir == config.log_dirs[0]
-        assert config.log_dirs[0] == (other if settings[0].startswith(f"log.dirs={other}") else str(data))
+        assert config.log_dirs[0] == (other.rstrip("/") if settings[0].startswith(f"log.dirs={other}") else str(data))
     for _ in range(2):
         node = WholeNode(data, f"log.dirs={data},{other}", f"metadata.log.dir={other}")
         assert len(node.broker.log_manager.dirs) == 1
         node.stop()
+
+
+@pytest.mark.parametrize("stated", ["{}/", "{}//", "/{}", "{}/./", "{}/.", "{}/../data/"])
+def test_slashes_in_the_name_of_a_directory_are_as_in_kafka(tmp_path: Path, stated: str) -> None:
+    """log.dirs=/data/ served no topic: the directory of its partitions did not lead back to that of the log directory."""
+    data = tmp_path / "data"
+    data.mkdir()
+    for _ in range(2):
+        node = WholeNode(data, f"log.dirs={stated.format(data)}")
+        if not node.broker.log_manager.logs:
+            node.create_topic("t")
+        assert node.produce("t", 0, batch(b"x")).result().responses[0].partition_responses[0].error_code == 0
+        node.stop()
+    assert (data / "t-0").is_dir() and (data / ".kafka_cleanshutdown").is_file()
+    assert load_config(None, ["log.dirs=/"]).log_dirs == ["/"]
 
 
 def test_a_topic_in_remote_storage_refuses_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
