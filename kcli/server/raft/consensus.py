@@ -381,13 +381,16 @@ class RaftCore(Replica):
         if self.is_election_stored:
             leader.update_local(self.durable_end_offset, self.log.end_offset, now_ms)
         self.move_high_watermark(leader.high_watermark)
-        advance_change(self, leader, now_ms)
-        send_probe(self, leader, now_ms)
+        if leader.change is not None:
+            advance_change(self, leader, now_ms)
+            send_probe(self, leader, now_ms)
         if self._answered_to != (self.log.end_offset, leader.high_watermark):
             self._answered_to = (self.log.end_offset, leader.high_watermark)
             complete_waiting(self, leader, now_ms)
-        expire_waiting(self, leader, now_ms)
-        leader.forget_observers(self.config.observer_session_ms, now_ms)
+        if leader.waiting:
+            expire_waiting(self, leader, now_ms)
+        if leader.observers:
+            leader.forget_observers(self.config.observer_session_ms, now_ms)
         is_removed = not leader.is_voter and self.history.voters_offset < leader.high_watermark
         is_stopping = self.shutdown_deadline_ms is not None and not self.is_only_voter
         if is_removed or is_stopping:

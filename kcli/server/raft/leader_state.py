@@ -136,8 +136,8 @@ class LeaderState:
 
     def update_local(self, durable_end_offset: int, end_offset: int, now_ms: int) -> bool:
         """Count this node's own flushed log; return True if the high watermark moves."""
-        if self.is_voter:
-            own = self.voters[self.local.node_id]
+        own = self.voters.get(self.local.node_id)
+        if own is not None and (own.end_offset, own.leader_end_at_fetch) != (durable_end_offset, end_offset):
             self.voters[self.local.node_id] = ReplicaProgress(own.key, durable_end_offset, now_ms, now_ms, end_offset)
         return self._advance()
 

@@ -388,7 +388,8 @@ class Replica:
         if quorum.election != self._requested_election:
             self._requested_election = quorum.election
             self._version += 1
-        self._held = [held._replace(version=self._version) if held.version < 0 else held for held in self._held]
+        if self._held:
+            self._held = [held._replace(version=self._version) if held.version < 0 else held for held in self._held]
         if self._storing_version is None and self._stored_version < self._version:
             self._storing_version = self._version
             ids = voter_ids(self.voters)
