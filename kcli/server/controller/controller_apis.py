@@ -32,6 +32,7 @@ from kcli.protocol.apis import (
     DESCRIBE_CLUSTER,
     DESCRIBE_CONFIGS,
     DESCRIBE_QUORUM,
+    ENVELOPE,
     INCREMENTAL_ALTER_CONFIGS,
     LIST_PARTITION_REASSIGNMENTS,
 )
@@ -55,6 +56,8 @@ from kcli.state.metadata_image import MetadataImage
 
 _DESCRIBED = frozenset((API_VERSIONS, DESCRIBE_CLUSTER, DESCRIBE_CONFIGS, DESCRIBE_QUORUM, LIST_PARTITION_REASSIGNMENTS))
 SERVED = _DESCRIBED | DECIDED | RAFT_APIS | frozenset(WITHOUT_SECURITY)
+# What a node forwards for a client comes in an Envelope, which kcli.server.node opens.
+_SHOWN = SERVED | {ENVELOPE}
 # The number of configurations that are described in one time slice, about 3 ms of work.
 SLICE_CONFIGS = 100
 _CONTROLLER_ENDPOINTS = 2  # the endpoint type of a DescribeCluster request
@@ -147,7 +150,7 @@ class ControllerApis:
         )
 
     def _api_versions(self, version: int) -> Message:
-        return describe_api_versions(version, SERVED, self._state.image, self._raft.high_watermark - 1)
+        return describe_api_versions(version, _SHOWN, self._state.image, self._raft.high_watermark - 1)
 
     def _fail(self, what: str, error: Exception, respond: Respond) -> None:
         self._report(fault_line(what, error))

@@ -357,8 +357,9 @@ def log_ready(config: ServerConfig, bound: BoundAddresses, log: Log) -> None:
     If no listener has an advertised port of this machine, the key is often a forgotten one: clients get the metadata, and then
     cannot connect.
     """
-    listeners = [at._replace(port=bound.ports[at.name]) for at in config.broker_listeners]
-    advertised = [bound.resolve(at) for at in config.advertised_listeners]
+    own = config.broker_listeners if config.is_broker else config.controller_listeners
+    listeners = [at._replace(port=bound.ports[at.name]) for at in own]
+    advertised = [bound.resolve(at) for at in config.advertised_listeners] if config.is_broker else listeners
     for at in advertised:
         if at.host.lower() in LOOPBACK_HOSTS and at.port not in bound.ports.values():
             text = f"advertised.listeners: {at} is on this machine, and no listener of this node has the port {at.port}"

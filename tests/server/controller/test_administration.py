@@ -23,6 +23,7 @@ from kcli.protocol.apis import (
     DESCRIBE_CONFIGS,
     DESCRIBE_QUORUM,
     ELECT_LEADERS,
+    ENVELOPE,
     INCREMENTAL_ALTER_CONFIGS,
     LIST_PARTITION_REASSIGNMENTS,
     UNREGISTER_BROKER,
@@ -412,11 +413,12 @@ CLIENT = {"client_software_name": "test", "client_software_version": "1"}
 
 
 def test_the_controller_says_what_it_serves(node: ControllerNode) -> None:
-    """Exactly what it answers; any other API is no request of its own; an unknown version of ApiVersions gets version 0."""
+    """Exactly what it answers, and Envelope, which the node opens; an unknown version of ApiVersions gets version 0."""
     response = node.ask(API_VERSIONS, request(API_VERSIONS, **CLIENT), 4)
     served = {one.api_key for one in response.api_keys}
     assert {feature.name: feature.max_version_level for feature in response.finalized_features}["kraft.version"] == 1
-    for key in API_KEYS.keys() - served:
+    assert ENVELOPE in served
+    for key in (API_KEYS.keys() - served) | {ENVELOPE}:
         with pytest.raises(MessageError, match="does not serve"):
             node.send(key, request(key))
     response = node.ask(DESCRIBE_CLUSTER, request(DESCRIBE_CLUSTER, endpoint_type=2))
