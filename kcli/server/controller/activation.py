@@ -77,19 +77,25 @@ def _level_of(record: Message, feature: str) -> int:
 
 def activation_records(image: MetadataImage, disk: LogDisk, directory: str, min_isr: str) -> list[Message]:
     """Return the records that a new leader begins with. Raises MetadataLogError and OSError for those of the format."""
+    first = [] if METADATA_VERSION in image.features else read_bootstrap(disk, directory)
+    level = image.metadata_version or max(_level_of(record, METADATA_VERSION) for record in first)
     records: list[Message] = []
     if image.pending_records is not None:
+        if level < _TRANSACTIONS_SINCE:
+            raise MetadataLogError(
+                f"the metadata log in {directory} has an open transaction, which its metadata.version {level} does not have; "
+                "restore the metadata log from another controller or a backup"
+            )
         records.append(new_record("AbortTransactionRecord", reason="another controller leads"))
-    if METADATA_VERSION in image.features:
+    if not first:
         return records
-    first = read_bootstrap(disk, directory)
     if any(_level_of(record, ELIGIBLE_LEADER_REPLICAS_VERSION) for record in first):
         first.append(
             new_record(
                 "ConfigRecord", resource_type=_BROKER_RESOURCE, resource_name="", name="min.insync.replicas", value=min_isr
             )
         )
-    if max(_level_of(record, METADATA_VERSION) for record in first) < _TRANSACTIONS_SINCE:
-        return records + first
+    if level < _TRANSACTIONS_SINCE:
+        return first
     begin = new_record("BeginTransactionRecord", name="Bootstrap records")
     return [*records, begin, *first, new_record("EndTransactionRecord")]

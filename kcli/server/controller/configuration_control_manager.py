@@ -7,7 +7,9 @@ change is refused; the other resources of the request are altered.
     -------------------------------------------  ---------------------------------------------------------------------
     TOPIC, GROUP, CLIENT_METRICS, BROKER ""      yes
     BROKER, this node                            yes
-    BROKER, another that is registered           no: that broker does it before it forwards the request
+    BROKER, another registered node              no: a broker does it before it forwards the request; a controller may be
+                                                 changed by the controllers only
+    BROKER, a node that is not registered        refused with BROKER_ID_NOT_REGISTERED, by a broker with INVALID_REQUEST
 
 A request that no broker has forwarded may only remove values of cordoned.log.dirs: a controller does not know the directories.
 """
@@ -49,7 +51,7 @@ class ConfigurationControlManager:
             operations = [Operation(config.name, config.config_operation, config.value) for config in configs]
             if not info.is_forwarded:
                 check_unforwarded(resource, operations, self._state.image)
-            if self._is_preprocessed_here(resource):
+            if self._is_preprocessed_here(resource, info):
                 preprocess(resource, operations, self._state.image, self._state.dynamic)
             return decide(resource, operations, self._state.image, self._state.dynamic.current)
 
@@ -63,16 +65,22 @@ class ConfigurationControlManager:
             if not info.is_forwarded:
                 sets = [Operation(name, SET, value) for name, value in values.items()]
                 check_unforwarded(resource, sets, self._state.image)
-            if self._is_preprocessed_here(resource):
+            if self._is_preprocessed_here(resource, info):
                 preprocess_replacement(resource, values, self._state.dynamic)
             return decide_replacement(resource, values, self._state.image, self._state.dynamic.current)
 
         return _alter(ALTER_CONFIGS, request, alter)
 
-    def _is_preprocessed_here(self, resource: ConfigResource) -> bool:
-        if resource.type != "BROKER" or resource.name in ("", str(self._state.node_id)):
+    def _is_preprocessed_here(self, resource: ConfigResource, info: ControllerRequestContext) -> bool:
+        """Return whether a change is to be checked as a broker does. Raises ConfigRequestError for a node that is not there."""
+        if resource.type != "BROKER" or resource.name in ("", str(self._state.node_id)) or not resource.name.isdecimal():
             return True
-        return not (resource.name.isdecimal() and int(resource.name) in self._state.image.brokers)
+        image, node_id = self._state.image, int(resource.name)
+        if info.is_forwarded:
+            return node_id not in image.brokers
+        if node_id not in image.brokers and node_id not in image.controllers:
+            raise ConfigRequestError(error_codes.BROKER_ID_NOT_REGISTERED, f"node {node_id} is not registered")
+        return False
 
 
 def _alter(key: int, request: Message, alter: Callable[[ConfigResource, list[Message]], list[Message]]) -> ControllerResult:

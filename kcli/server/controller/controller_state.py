@@ -43,6 +43,7 @@ from kcli.state.metadata_values import (
     Topic,
 )
 from kcli.state.speculative_state import SnapshottedState
+from kcli.state.state_error import StateError
 
 _BROKER_RESOURCE = 4
 
@@ -179,8 +180,10 @@ class ControllerImage(MetadataImage):
         if isinstance(record, ControlRecord):
             self.apply_control(record)
             return
-        self.apply(record)
         name = record.STRUCT.name
+        if name == "TopicRecord" and (record.topic_id in self.topics or record.name in self.topic_ids):
+            raise StateError(f"TopicRecord of topic {record.name} with id {record.topic_id}: one of the two exists already")
+        self.apply(record)
         if name == "RegisterBrokerRecord":
             self._put("registration_offsets", record.broker_id, offset)
         elif name == "UnregisterBrokerRecord":

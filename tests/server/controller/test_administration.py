@@ -325,6 +325,18 @@ def incremental(
     return [one.error_code for one in response.responses]
 
 
+def test_configs_of_nodes(node: ControllerNode) -> None:
+    """Brokers and controllers that are registered have some; a broker refuses those of others, which Kafka 4.3.1 does, too."""
+    registered = request(CONTROLLER_REGISTRATION, controller_id=3, incarnation_id=Uuid(b"\3" * 16))
+    assert node.ask(CONTROLLER_REGISTRATION, registered).error_code == 0
+    node.register(2, 2)
+    changes = [(BROKER, name, [("log.retention.ms", 0, "99")]) for name in ("1", "2", "3", "7", "x")]
+    codes = [0, 0, 0, error_codes.BROKER_ID_NOT_REGISTERED, error_codes.INVALID_REQUEST]
+    assert incremental(node, *changes) == codes
+    node.connection.is_forwarded = True
+    assert incremental(node, *changes) == [0, 0, *[error_codes.INVALID_REQUEST] * 3]
+
+
 def test_configs_are_described_in_slices(node: ControllerNode) -> None:
     """As a broker describes them: by the image and this node's configuration; what cannot be is told beside the rest."""
     node.create_topic("orders", retention_ms="77")

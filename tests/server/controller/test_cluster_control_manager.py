@@ -23,7 +23,15 @@ from kcli.protocol.apis import (
     UPDATE_FEATURES,
 )
 from kcli.server.controller import quorum_controller
-from kcli.state.metadata_values import PartitionRegistration
+from kcli.state.image_records import broker_record
+from kcli.state.metadata_values import (
+    DIRECTORY_LOST,
+    DIRECTORY_MIGRATING,
+    DIRECTORY_UNASSIGNED,
+    BrokerRegistration,
+    Endpoint,
+    PartitionRegistration,
+)
 from tests.server.controller.controllers import ControllerNode
 from tests.server.raft.nodes import formatted
 
@@ -188,6 +196,103 @@ def test_a_controlled_shutdown_moves_the_leaders(node: ControllerNode) -> None:
     last = node.beat(1, want_shut_down=True)
     assert (last.should_shut_down, last.is_fenced) == (True, True)
     assert all(partition(node, index=index).isr == [2] for index in range(4))
+
+
+FENCED, UNFENCED, STOPPING = "fenced", "unfenced", "stopping"
+
+
+@pytest.mark.parametrize(
+    ("state", "wants", "is_behind", "leads", "answer"),
+    [
+        # answer: is fenced, may shut down
+        (FENCED, {"want_shut_down": True}, False, False, (True, True)),
+        (FENCED, {"want_shut_down": True, "want_fence": True}, False, False, (True, True)),
+        (FENCED, {"want_fence": True}, False, False, (True, False)),
+        (FENCED, {}, True, False, (True, False)),
+        (FENCED, {}, False, False, (False, False)),
+        (UNFENCED, {}, False, True, (False, False)),
+        (UNFENCED, {"want_fence": True}, False, True, (True, False)),
+        (UNFENCED, {"want_fence": True, "want_shut_down": True}, False, True, (True, True)),
+        (UNFENCED, {"want_shut_down": True}, False, True, (False, False)),
+        (UNFENCED, {"want_shut_down": True}, False, False, (True, True)),
+        (STOPPING, {"want_shut_down": True}, False, True, (False, False)),
+        (STOPPING, {}, False, True, (False, False)),
+    ],
+)
+def test_the_next_state(
+    node: ControllerNode, state: str, wants: dict[str, Any], is_behind: bool, leads: bool, answer: tuple[bool, bool]
+) -> None:
+    """Of each state, by what the heartbeat wants (Kafka: BrokerHeartbeatManager.calculateNextBrokerState)."""
+    node.register(2, 2)
+    if state != FENCED:
+        node.beat(2)
+        if leads:
+            for name in ("a", "b", "c", "d"):
+                node.create_topic(name, 2, 1)
+            node.create_topic("orders", 2, 2)
+    if state == STOPPING:
+        assert not node.beat(2, want_shut_down=True).should_shut_down
+    offset = {"current_metadata_offset": 0} if is_behind else {}
+    response = node.beat(2, **wants, **offset)
+    assert (response.is_fenced, response.should_shut_down) == answer
+
+
+def test_the_end_of_a_controlled_shutdown_does_not_move(node: ControllerNode) -> None:
+    """Other brokers must know the changes that it made, not those of later, which come without end."""
+    node.register(2, 2)
+    node.beat(2)
+    node.create_topic("orders", 4, 2)
+    assert not node.beat(1, want_shut_down=True).should_shut_down
+    known = node.broker.metadata_offset
+    for name in ("a", "b"):
+        node.create_topic(name)
+        assert not node.beat(1, want_shut_down=True).should_shut_down
+    assert node.broker.metadata_offset > known
+    node.beat(2, current_metadata_offset=known - 1)
+    assert not node.beat(1, want_shut_down=True).should_shut_down
+    node.beat(2, current_metadata_offset=known)
+    assert node.beat(1, want_shut_down=True).should_shut_down
+
+
+@pytest.mark.parametrize(("metadata_version", "version"), [(7, 1), (8, 2), (17, 3), (29, 3), (30, 4)])
+def test_the_version_of_a_registration(metadata_version: int, version: int) -> None:
+    """By metadata.version, which brokers of the cluster may be too old for (Kafka: testRegisterBrokerRecordVersion)."""
+    endpoints = {"PLAINTEXT": Endpoint("127.0.0.1", 9092, "PLAINTEXT")}
+    none: list[Uuid] = []
+    broker = BrokerRegistration(1, 1, Uuid(b"\1" * 16), endpoints, {}, None, True, False, False, none, None)
+    assert broker_record(broker, metadata_version).schema_version == version
+
+
+def test_the_directory_of_a_new_replica(node: ControllerNode) -> None:
+    """The broker's only one; with several, or before it is registered, it chooses; and which ones are online."""
+    first, second, other = (Uuid(bytes([number]) * 16) for number in (5, 6, 7))
+    node.register(2, 2, log_dirs=[first])
+    node.register(3, 3, log_dirs=[second, other])
+    state = node.core.state
+    assert [state.default_directory(broker_id) for broker_id in (2, 3, 4)] == [
+        first,
+        DIRECTORY_UNASSIGNED,
+        DIRECTORY_UNASSIGNED,
+    ]
+    for directory, is_online in (
+        (second, True),
+        (first, False),
+        (DIRECTORY_UNASSIGNED, True),
+        (DIRECTORY_MIGRATING, True),
+        (DIRECTORY_LOST, False),
+    ):
+        found = PartitionRegistration([3], [3], [], [], 3, "RECOVERED", 0, 0, [directory], [], [])
+        assert state.has_online_directory(found, 3) is is_online
+
+
+def test_controllers_register_from_3_7_on(tmp_path: Path) -> None:
+    """Below 3.7-IV0 a ControllerRegistration is refused."""
+    from tests.server.controller.test_administration import static_controller
+
+    node = static_controller(tmp_path / "data", 14)
+    request = API_KEYS[CONTROLLER_REGISTRATION].request.new(controller_id=3, incarnation_id=Uuid(b"\3" * 16))
+    assert node.ask(CONTROLLER_REGISTRATION, request).error_code == error_codes.UNSUPPORTED_VERSION
+    assert node.broker.image.controllers == {}
 
 
 def test_brokers_that_leave_at_once_do_not_wait_for_each_other(node: ControllerNode) -> None:

@@ -92,6 +92,24 @@ def test_brokers_are_fenced_and_come_back(tmp_path: Path) -> None:
     assert leader_isr_elr(node)[:2] == (1, [1])
 
 
+def test_without_elr_an_unclean_stop_is_a_stop(tmp_path: Path) -> None:
+    """The broker leaves the ISR when it registers again, and stays in it if it was the last member."""
+    node = cluster(tmp_path, "broker.session.timeout.ms=9000")
+    without_elr(node)
+    make(node, [1, 2], [2, 1])
+    node.run(8_000)
+    node.beat(1)
+    node.run(4_000)
+    node.beat(1)
+    assert node.register(2, 9).error_code == 0
+    assert [leader_isr_elr(node, index) for index in (0, 1)] == [(1, [1], []), (1, [1], [])]
+    node.run(10_000)
+    assert node.register(1, 9).error_code == 0
+    assert leader_isr_elr(node) == (-1, [1], [])
+    unfence(node, 1)
+    assert (leader_isr_elr(node), partition(node).leader_recovery_state) == ((1, [1], []), "RECOVERED")
+
+
 def without_elr(node: ControllerNode) -> None:
     request = API_KEYS[UPDATE_FEATURES].request
     off = request.classes["FeatureUpdateKey"](feature="eligible.leader.replicas.version", max_version_level=0, upgrade_type=2)

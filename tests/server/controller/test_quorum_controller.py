@@ -11,6 +11,7 @@ from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, CREATE_TOPICS
 from kcli.server.controller.quorum_controller import SLICE_RECORDS
 from kcli.server.events import Connection
+from kcli.state.state_error import StateError
 from tests.server.whole_node import Pending, WholeNode
 
 
@@ -68,6 +69,21 @@ def test_who_loses_the_lead_between_two_slices_writes_nothing_more(node: WholeNo
     node.advance(1000)
     assert forwarded.answer is None, "the broker waits for the next controller, as Kafka's does"
     assert controller._raft.next_offset == end_offset
+
+
+def test_a_record_that_does_not_fit_ends_the_leadership(node: WholeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its image cannot be trusted any more: it decides nothing more, and says so (Kafka's process ends)."""
+    controller = node.node.controller.controller  # type: ignore[attr-defined]
+
+    def refuse(record: object, offset: int) -> None:
+        raise StateError("it does not fit")
+
+    monkeypatch.setattr(controller.state, "append", refuse)
+    asked = ask(node, "small", 1, Connection(1001, "CONTROLLER", "127.0.0.1"))
+    node.until(lambda: asked.answer is not None)
+    assert code(asked) == error_codes.NOT_CONTROLLER
+    assert not controller.is_active and controller.metrics.metadata_errors == 1
+    assert [line for line in node.lines if "applying TopicRecord" in line and "it does not fit" in line]
 
 
 def test_a_decision_that_fails_keeps_nobody_waiting(node: WholeNode) -> None:

@@ -18,6 +18,7 @@ from kcli.server.raft.messages import SnapshotId
 from kcli.server.raft.metadata_batches import MetadataBatch, new_record
 from kcli.state.image_records import image_records
 from kcli.state.metadata_image import MetadataImage
+from kcli.state.state_error import StateError
 from tests.server.controller.controllers import ControllerNode
 from tests.server.controller.test_snapshots import state_of
 from tests.server.raft.nodes import formatted
@@ -83,6 +84,17 @@ def test_a_broker_that_is_not_registered_yet_has_no_registration_offset(node: Co
     resign(node)
     assert node.core.state.image.registration_offsets == offsets
     node.run = flush  # type: ignore[method-assign]
+
+
+def test_a_topic_is_made_once(node: ControllerNode) -> None:
+    """A second record of a topic's name or id does not fit (Kafka: testDuplicateTopicIdReplay)."""
+    assert node.create_topic("orders").error_code == 0
+    image = node.core.state.image
+    made = image.topic_ids["orders"]
+    for name, topic_id in (("orders", TOPIC), ("another", made)):
+        with pytest.raises(StateError, match="exists already"):
+            image.apply_at(new_record("TopicRecord", name=name, topic_id=topic_id), 99)
+    assert list(image.topics[made].partitions) == [0]
 
 
 def test_a_snapshot_has_only_what_is_committed(tmp_path: Path) -> None:
