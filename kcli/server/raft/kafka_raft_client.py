@@ -524,11 +524,21 @@ class KafkaRaftClient:
         self._flush(paths, flushed)
 
     def _flush_snapshot(self, snapshot: SnapshotId) -> None:
-        def flushed(error: OSError | None, now_ms: int) -> None:
+        """Flush the part file of a fetched snapshot, name it, and flush its directory."""
+
+        def named(error: OSError | None, now_ms: int) -> None:
             if error is not None:
                 self.storage_failed(error, now_ms)
             else:
                 self._happened(SnapshotFlushed(snapshot), now_ms)
+
+        def flushed(error: OSError | None, now_ms: int) -> None:
+            try:
+                if error is not None:
+                    raise error
+                self._flush(self.log.name_snapshot(snapshot), named)
+            except OSError as failed:
+                self.storage_failed(failed, now_ms)
 
         self._flush((self.log.part_path(snapshot, FETCHED_PART),), flushed)
 

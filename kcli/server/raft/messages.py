@@ -356,7 +356,7 @@ class LogFlushed(NamedTuple):
 
 
 class SnapshotFlushed(NamedTuple):
-    """The part file of a snapshot is durable."""
+    """A snapshot that was received is durable under its name."""
 
     snapshot: SnapshotId
 
@@ -395,7 +395,7 @@ class FlushLog(NamedTuple):
 
 
 class FlushSnapshot(NamedTuple):
-    """Flush the part file of a snapshot, then return SnapshotFlushed."""
+    """Make the part file of a snapshot durable, under the name of the snapshot, then return SnapshotFlushed."""
 
     snapshot: SnapshotId
 
@@ -562,4 +562,4 @@ class ReplicatedLog(Protocol):
         """Remove the part file."""
 
     def finish_snapshot(self, snapshot: SnapshotId) -> None:
-        """Name the part file, which is durable, as the snapshot; empty the log and let it begin at the snapshot's end."""
+        """Empty the log and let it begin at the end of a snapshot, which is durable under its name since FlushSnapshot."""

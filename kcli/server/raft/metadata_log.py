@@ -444,18 +444,29 @@ class MetadataLog:
 
     def drop_snapshot(self, snapshot: SnapshotId) -> None:
         """Remove what was fetched of a snapshot."""
-        path = self.part_path(snapshot, FETCHED_PART)
-        if self.disk.exists(path):
-            self.disk.remove(path)
+        paths = [self.part_path(snapshot, FETCHED_PART)]
+        if snapshot not in self.snapshots:
+            paths.append(self.snapshot_path(snapshot))
+        for path in paths:
+            if self.disk.exists(path):
+                self.disk.remove(path)
+
+    def name_snapshot(self, snapshot: SnapshotId) -> tuple[str, ...]:
+        """Rename a snapshot that is fetched and flushed; return the paths to flush before it replaces the log.
+
+        A loss of power could else keep the removal of the log without the snapshot, and with it lose what is acknowledged.
+        """
+        self.disk.rename(self.part_path(snapshot, FETCHED_PART), self.snapshot_path(snapshot))
+        return (self.directory,)
 
     def finish_snapshot(self, snapshot: SnapshotId) -> None:
-        """Let a snapshot that is fetched and flushed replace the log, which begins behind it."""
-        self.publish_snapshot(snapshot, FETCHED_PART)
+        """Let a snapshot whose file is durable under its name replace the log, which begins behind it."""
+        self.snapshots = sorted({*self.snapshots, snapshot})
         self._start_at(snapshot)
 
-    def publish_snapshot(self, snapshot: SnapshotId, number: int = WRITTEN_PART) -> None:
+    def publish_snapshot(self, snapshot: SnapshotId) -> None:
         """Rename a snapshot that is complete and flushed."""
-        self.disk.rename(self.part_path(snapshot, number), self.snapshot_path(snapshot))
+        self.disk.rename(self.part_path(snapshot), self.snapshot_path(snapshot))
         self.snapshots = sorted({*self.snapshots, snapshot})
 
     # ---------------------------------------------------------------------------------------------------------- cleaning

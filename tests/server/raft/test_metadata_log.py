@@ -67,6 +67,7 @@ def with_snapshot(log: MetadataLog, snapshot: SnapshotId, contents: bytes = b"x"
     """Let the log fetch a snapshot."""
     log.begin_snapshot(snapshot)
     log.append_snapshot(snapshot, contents)
+    log.name_snapshot(snapshot)
     log.finish_snapshot(snapshot)
 
 
@@ -206,6 +207,7 @@ def test_a_snapshot_is_fetched_by_pieces_and_then_replaces_the_log(tmp_path: Pat
     log.begin_snapshot(SnapshotId(50, 6))
     log.snapshots.insert(0, older := SnapshotId(5, 1))
     log.disk.append(log.snapshot_path(older), b"x")
+    assert log.name_snapshot(snapshot) == (log.directory,)
     log.finish_snapshot(snapshot)
     assert (log.start_offset, log.end_offset, log.last_epoch, log.snapshots) == (40, 40, 6, [snapshot])
     assert log.read_snapshot(snapshot, 0, 1000) == bytes(range(100))

@@ -20,10 +20,12 @@ from kcli.protocol.apis import API_KEYS, API_VERSIONS
 from kcli.protocol.message import Message
 from kcli.server.controller.formatting import METADATA_PARTITION, FormatPlan, format_directories
 from kcli.server.features import initial_features
+from kcli.server.outstanding import FlushCallback
 from kcli.server.raft.describe_quorum import describe_quorum
 from kcli.server.raft.kafka_raft_client import KafkaRaftClient, NotLeaderError, RaftConfig
 from kcli.server.raft.messages import AddRaftVoter, Destination, ListenerEndpoint, RemoveRaftVoter, ReplicaKey, SnapshotId
 from kcli.server.raft.metadata_batches import new_record
+from kcli.server.raft.metadata_log import FETCHED_PART
 from kcli.server.raft.quorum_state import Role
 from kcli.server.raft.replica import RaftCoreConfig
 from kcli.server.raft.snapshot_writer import SnapshotWriter
@@ -327,6 +329,20 @@ def test_a_voter_that_was_away_loads_a_snapshot_while_it_runs(quorum: Quorum) ->
     quorum.run(lambda: leader.raft.high_watermark == leader.raft.next_offset)
     snapshot = write_snapshot(quorum, leader)
     quorum.elected().append("behind")
+    flushed: list[str] = []
+    begin_flush, finish = away.around.flush, away.raft.log.finish_snapshot
+
+    def flush(paths: tuple[str, ...], callback: FlushCallback) -> None:
+        flushed.extend(paths)
+        begin_flush(paths, callback)
+
+    def finish_snapshot(found: SnapshotId) -> None:
+        path, part = away.raft.log.snapshot_path(found), away.raft.log.part_path(found, FETCHED_PART)
+        assert away.around.disk.exists(path)
+        assert flushed[-2:] == [part, away.raft.log.directory], "the name is durable before the log is emptied"
+        finish(found)
+
+    away.raft._flush, away.raft.log.finish_snapshot = flush, finish_snapshot  # type: ignore[method-assign]
     quorum.down = set()
     quorum.elected()
     quorum.run(quorum.are_equal)
