@@ -1,0 +1,148 @@
+"""Controllers of a quorum as processes of their own, on directories that are formatted for a static quorum."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from kcli.format.metadata_files import QuorumStateData, decode_quorum_state
+from kcli.format.primitives import FormatError
+from kcli.server.controller.formatting import METADATA_PARTITION
+from kcli.server.raft.metadata_batches import decode_batches
+from tests.server.live import PATIENCE_S, wait_for
+
+CLUSTER_ID = "kcliKcliKcliKcliKcliKg"
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that are free now."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+class Controller:
+    """One controller; `command` starts it with its server.properties as the last argument."""
+
+    def __init__(self, home: Path, node_id: int, ports: list[int], command: list[str], *settings: str) -> None:
+        self.home = home / str(node_id)
+        self.home.mkdir(parents=True)
+        self.node_id = node_id
+        self.command = command
+        self.properties = self.home / "server.properties"
+        voters = ",".join(f"{number}@127.0.0.1:{port}" for number, port in enumerate(ports, 1))
+        lines = (
+            "process.roles=controller",
+            f"node.id={node_id}",
+            f"listeners=CONTROLLER://127.0.0.1:{ports[node_id - 1]}",
+            "controller.listener.names=CONTROLLER",
+            f"controller.quorum.voters={voters}",
+            f"log.dirs={self.home / 'data'}",
+            *settings,
+        )
+        self.properties.write_text("\n".join(lines) + "\n")
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def format_by_kcli(self) -> Controller:
+        """Format the directory."""
+        command = [sys.executable, "-m", "kcli", "format", "-c", str(self.properties), "--cluster-id", CLUSTER_ID]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=PATIENCE_S)
+        return self
+
+    def start(self) -> None:
+        with (self.home / "log").open("ab") as log:
+            self.process = subprocess.Popen([*self.command, str(self.properties)], stdout=log, stderr=log, cwd=self.home)
+
+    def end(self, how: signal.Signals = signal.SIGKILL) -> None:
+        """End the process, if it runs."""
+        if self.process is not None:
+            self.process.send_signal(how)
+            self.process.wait(PATIENCE_S)
+            self.process = None
+
+    def log(self) -> str:
+        """What it has said."""
+        return (self.home / "log").read_text(errors="replace")
+
+    @property
+    def metadata_log(self) -> bytes:
+        """The first segment of the metadata log."""
+        return (self.home / "data" / METADATA_PARTITION / "00000000000000000000.log").read_bytes()
+
+    def has_records_of(self, epoch: int) -> bool:
+        """Return whether the metadata log has records of an epoch; its end may be in the middle of an append."""
+        try:
+            return any(batch.leader_epoch == epoch for batch in decode_batches(self.metadata_log))
+        except FormatError:
+            return False
+
+    @property
+    def election(self) -> QuorumStateData:
+        """Its quorum-state; one of epoch 0 before there is any."""
+        try:
+            return decode_quorum_state((self.home / "data" / METADATA_PARTITION / "quorum-state").read_bytes())
+        except FileNotFoundError:
+            return QuorumStateData(0, -1, 0, -1)
+
+
+class Quorum:
+    """Controllers that run until the end of a `with`."""
+
+    def __init__(self, controllers: list[Controller]) -> None:
+        self.controllers = {one.node_id: one for one in controllers}
+
+    def __enter__(self) -> Quorum:
+        for one in self.controllers.values():
+            one.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for one in self.controllers.values():
+            one.end()
+
+    def elected(self, above_epoch: int = 0) -> Controller:
+        """Wait until all that run have the same leader in an epoch above one, and records of its epoch; return it."""
+
+        up = [one for one in self.controllers.values() if one.process is not None]
+        elected: list[Controller] = []
+
+        def is_elected() -> bool:
+            for one in up:
+                assert one.process is not None
+                assert one.process.poll() is None, one.log()
+            found = {(one.election.leader_epoch, one.election.leader_id) for one in up}
+            ((epoch, leader_id), *others) = found
+            if others or epoch <= above_epoch or leader_id < 0 or self.controllers[leader_id].process is None:
+                return False
+            elected.append(self.controllers[leader_id])
+            return all(one.has_records_of(epoch) for one in up)
+
+        wait_for(is_elected)
+        return elected[-1]
+
+    def common_log(self) -> bytes:
+        """What all logs begin with, as long as the shortest is; AssertionError if they differ."""
+        logs = [one.metadata_log for one in self.controllers.values()]
+        shortest = min(map(len, logs))
+        assert len({log[:shortest] for log in logs}) == 1
+        return logs[0][:shortest]
+
+
+def kcli_command() -> list[str]:
+    """The command of a controller of kcli."""
+    return [sys.executable, "-m", "kcli", "serve"]
+
+
+def faults(controllers: list[Controller]) -> list[str]:
+    """The lines in which controllers of kcli report errors."""
+    lines = (line for one in controllers for line in one.log().splitlines())
+    return [line for line in lines if re.search(r"\b(ERROR|FATAL)\b|Traceback", line)]
