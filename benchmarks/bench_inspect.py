@@ -12,6 +12,7 @@ import argparse
 import mmap
 import random
 import shutil
+import struct
 import sys
 import tempfile
 from pathlib import Path
@@ -139,7 +140,8 @@ def damaged_rows(folder: Path, runs: int) -> None:
 def bounded_rows(folder: Path, runs: int) -> None:
     """Measure what damage costs in the first 100 MB of 1 KB records: one flipped bit, and every second batch damaged.
 
-    At most 1 ms more than the sound segment, and a plan in 10 s.
+    At most 1 ms more than the sound segment, and a plan in 10 s. The segment has its index: without one, the headers up to the
+    end of the file are read, 2 us for each.
     """
     print("\n| 100 MB of 1 KB records | kcli verify (CPU) | more than sound | kcli verify --repair (CPU) |\n|---|---|---|---|")
     source = next((folder / "records-1kb-none-0").glob("*.log"))
@@ -150,6 +152,8 @@ def bounded_rows(folder: Path, runs: int) -> None:
             data = file.read(100 << 20)
         end, batches = whole_batches(data)
         (sound / source.name).write_bytes(data[:end])
+        entries = [one for one in struct.iter_unpack(">ii", source.with_suffix(".index").read_bytes()) if 0 < one[1] < end]
+        (sound / source.name).with_suffix(".index").write_bytes(b"".join(struct.pack(">ii", *one) for one in entries))
         logs = {"sound": sound / source.name}
         for name, every in (("one flipped bit", batches), ("every second batch", 2)):
             logs[name] = damage(sound, Path(parent) / name.replace(" ", "-") / "t-0", every)

@@ -369,6 +369,18 @@ def test_the_last_batch_behind_a_damaged_one_gets_the_offset_that_other_files_na
     assert (segments(tmp_path), plan.log_end_offset, holes(plan)) == ({0: [0, 2, 15]}, 17, [(10, 15)])
 
 
+def test_a_write_that_damaged_length_and_offset_damaged_one_header(tmp_path: Path) -> None:
+    """The CRC shows the length; then the high watermark alone shows the offset, though two bytes of it are wrong."""
+    parts = [batch(0), batch(1, 3), batch(4), batch(5, 5)]
+    path = partition(tmp_path, "t-0", parts)
+    root_files(tmp_path, clean=False, replication={"t-0": 10})
+    for name in (f"{0:020d}.index", f"{0:020d}.timeindex"):
+        (path / name).unlink()
+    patch(path / f"{0:020d}.log", sum(len(one.encode()) for one in parts[:3]) + 6, b"\x3d\x46\x01\x01")
+    plan, _ = repair(tmp_path)
+    assert (segments(tmp_path), plan.log_end_offset, holes(plan)) == ({0: [0, 1, 4, 5]}, 10, [])
+
+
 TWOS = range(0, 20, 2)  # batches of two records, the last one of one
 # The index of the batch that contains the payload, the one before it if its end is destroyed too, and the payload.
 PAYLOAD = {

@@ -201,7 +201,9 @@ class LogSalvager:
             is_end_sound = len(batches) > 0 and batches.end[-1] == size_bytes
             entries, times = self._index_entries(path, base_offset)
             is_continued = first_offset == base_offset
-            segment = SegmentWitnesses(*bounds, base_offset, entries, times, is_end_sound, is_continued, self._searched)
+            segment = SegmentWitnesses(
+                *bounds, base_offset, entries, times, is_end_sound, is_continued, self._searched, frozenset(fixer.fixes)
+            )
             kept, fixes, payload = self._choose(reader, batches, OffsetExplanation(batches, segment, log))
             fixes += [fix for position in kept.position for fix in fixer.fixes.get(position, ())]
             # What is taken for payload may be behind the damaged bytes too.

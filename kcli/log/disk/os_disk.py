@@ -37,6 +37,10 @@ WINDOW_BYTES = 256 * 1024
 AHEAD_BYTES = 4 * 1024 * 1024
 MANY_PATHS = 64
 FLUSH_THREADS = 8
+# The windows of a reader that goes back and forth, as the search after damage does.
+MAX_WINDOWS = 24
+# Reads of this size need no check of the file's size, which only limits the memory that they allocate.
+SMALL_READ_BYTES = 64 * 1024
 
 
 class _Descriptor:
@@ -72,8 +76,9 @@ class OsFile(_Descriptor):
 
     def __init__(self, path: str) -> None:
         self.name = path
-        self._window = (0, 0)
-        self._uncached: list[tuple[int, int]] = []  # the ranges of the window that were not cached before
+        self._window = (0, 0)  # the current one
+        # The ranges of each window that were not cached before; the current window is the last one.
+        self._windows: dict[tuple[int, int], list[tuple[int, int]]] = {}
         self._fd = _open_read_only(path)
         status = os.fstat(self._fd)
         if not stat.S_ISREG(status.st_mode):
@@ -91,28 +96,44 @@ class OsFile(_Descriptor):
         return super().read_into(position, buffer)
 
     def _move_window(self, start: int, end: int) -> None:
-        self._drop_uncached()
-        if self._window[0] <= start <= self._window[1] < end:
-            end = max(end, start + AHEAD_BYTES)
-        self._window = (start - start % WINDOW_BYTES, end + -end % WINDOW_BYTES)
-        with suppress(OSError, ValueError):  # a file system without mappings, or a file that was truncated concurrently
-            self._uncached = uncached_ranges(self._fd, self._window[0], min(self._window[1], self.size()))
+        kept = next((window for window in self._windows if window[0] <= start and end <= window[1]), None)
+        if kept is None:
+            if self._window[0] <= start <= self._window[1] < end:  # a sequential reader does not return
+                end = max(end, start + AHEAD_BYTES)
+                self._drop_uncached(self._window)
+            elif len(self._windows) == MAX_WINDOWS:
+                self._drop_uncached(next(iter(self._windows)))
+            kept = (start - start % WINDOW_BYTES, end + -end % WINDOW_BYTES)
+            found: list[tuple[int, int]] = []
+            with suppress(OSError, ValueError):  # a file system without mappings, or a file that was truncated concurrently
+                found = uncached_ranges(self._fd, kept[0], min(kept[1], self.size()))
+            # What another window has read is cached now, and was not before.
+            ranges = (one for others in self._windows.values() for one in others)
+            found += [(max(first, kept[0]), min(last, kept[1])) for first, last in ranges if first < kept[1] and kept[0] < last]
+        else:
+            found = self._windows.pop(kept)
+        self._windows[kept] = found
+        self._window = kept
 
-    def _drop_uncached(self) -> None:
-        for start, end in self._uncached:
+    def _drop_uncached(self, window: tuple[int, int]) -> None:
+        for start, end in self._windows.pop(window, []):
             os.posix_fadvise(self._fd, start, end - start, os.POSIX_FADV_DONTNEED)
-        self._uncached = []
 
     def close(self) -> None:
         """Close the file; closing twice is not an error."""
         if self._fd >= 0:
-            self._drop_uncached()
+            for window in list(self._windows):
+                self._drop_uncached(window)
         super().close()
 
     __del__ = close
 
     def read_at(self, position: int, size: int) -> bytes:
         """Return `size` bytes from byte `position` on; fewer only at the end of the file."""
+        if 0 <= size <= SMALL_READ_BYTES and position >= 0:
+            if self._cache_neutral and not (self._window[0] <= position and position + size <= self._window[1]):
+                self._move_window(position, position + size)
+            return os.pread(self._fd, size, position)
         buffer = bytearray(max(0, min(size, self.size() - position)))
         count = self.read_into(position, memoryview(buffer))
         return bytes(memoryview(buffer)[:count])

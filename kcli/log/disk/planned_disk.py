@@ -148,7 +148,11 @@ class PlannedFile:
 
     def read_at(self, position: int, size: int) -> bytes:
         """Return `size` bytes from byte `position` on; fewer only at the end of the file."""
-        buffer = bytearray(max(0, min(size, self.size() - position)))
+        left = max(0, min(size, self.size() - position))
+        first = self._content[0] if self._content else None
+        if first is not None and isinstance(first.source, str) and position >= 0 and position + left <= self._ends[0]:
+            return self._file(first.source).read_at(first.start + position, left)
+        buffer = bytearray(left)
         count = self.read_into(position, memoryview(buffer))
         return bytes(memoryview(buffer)[:count])
 

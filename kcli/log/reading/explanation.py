@@ -7,7 +7,9 @@ is possible has a cost, and the repair takes the set of damages that explains al
 
     damage                                                            cost       in a cleaned log
     ----------------------------------------------------------------  ---------  -------------------------------------------
-    one bit of a field (base offset, leader epoch, index entry)       BIT        the same
+    one bit of a field (base offset, leader epoch, index entry), or   BIT        the same
+      any of a base offset where another field of the header is
+      wrong and was corrected: the same write damaged both
     one byte of a field                                               BYTE       the same
     more of a field                                                   FIELD      the same
     a sound batch that does not belong to the log: a copy, a          BATCH      the same
@@ -192,7 +194,8 @@ class SegmentWitnesses(NamedTuple):
     `entries` are the offsets of .index by byte, `times` those of .timeindex by timestamp. `is_end_sound`: no damaged bytes are
     after the last batch. `is_continued`: the log before the segment ends at the offset in its name. `end_offset` is INT64_MAX
     for the last segment. `searched` are the bytes at which the log continues after damage that does not state its end, with
-    the header that states an earlier one, if it is readable.
+    the header that states an earlier one, if it is readable. `corrected` are the bytes of batches of which another header field
+    was corrected.
     """
 
     first_offset: int
@@ -203,6 +206,7 @@ class SegmentWitnesses(NamedTuple):
     is_end_sound: bool = True
     is_continued: bool = True
     searched: Mapping[int, WrongLength | None] = {}
+    corrected: Container[int] = frozenset()
 
 
 class Candidate(NamedTuple):
@@ -434,7 +438,8 @@ class OffsetExplanation:
             for first in self._named(index, before):
                 values.setdefault(first, difference(stated, first))
         # If another batch states an offset, the two are exchanged, or one is a copy.
-        values = {first: cost for first, cost in values.items() if first not in self._stated}
+        most = BIT if batches.position[index] in segment.corrected else FIELD
+        values = {first: min(cost, most) for first, cost in values.items() if first not in self._stated}
         values[stated] = 0
         fitting = {
             first: cost

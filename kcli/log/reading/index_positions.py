@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from operator import lt
 from typing import TYPE_CHECKING
 
 from kcli.format import limits
@@ -39,7 +40,7 @@ class IndexPositions:
                 except OSError:
                     return self._index
                 index = OffsetIndex.decode(data, parsed.base_offset).trimmed()
-                if list(index.positions) == sorted(set(index.positions)):
+                if all(map(lt, index.positions, index.positions[1:])):
                     self._index = index
         return self._index
 
