@@ -161,6 +161,8 @@ kcli.max.groups: The number of groups of all kinds that a broker coordinates at 
 one more is refused with POLICY_VIOLATION.
 kcli.max.open.transactions: The number of open transactions that a broker coordinates at most, 2147483647 for no limit, as in \
 Kafka; producers get CONCURRENT_TRANSACTIONS and try again to begin one more.
+kcli.quorum.elect.at.once: If true, the controller with the lowest node.id does not wait for the election timeout at its start \
+once all other voters have answered that they know no leader.
 kcli.recovery.quarantine.dir: The directory, outside of the log directories, for a copy of what recovery removes \
 after a crash; empty: no copy, as in Kafka.
 leader.imbalance.check.interval.seconds: How often the controller elects preferred leaders, in seconds.

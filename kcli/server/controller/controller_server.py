@@ -162,6 +162,7 @@ def raft_config(
         # The ids that Kafka gives to nodes whose ids it does not know.
         bootstrap_servers=tuple(Destination(-2 - n, *address) for n, address in enumerate(config.quorum_bootstrap_servers)),
         is_controller=config.is_controller,
+        elects_at_once=config.get_bool("kcli.quorum.elect.at.once"),
         joins_automatically=config.get_bool("controller.quorum.auto.join.enable"),
         election_timeout_ms=config.get_int("controller.quorum.election.timeout.ms"),
         election_backoff_max_ms=config.get_int("controller.quorum.election.backoff.max.ms"),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from kcli.server.config.loading import load_config
+from kcli.server.controller.controller_server import raft_config
 from kcli.server.raft.messages import Election, HighWatermarkMoved, SnapshotId
-from tests.server.raft.quorum_context import Context, MemoryLog, Network
+from tests.server.raft.quorum_context import CLUSTER, Context, MemoryLog, Network
 
 
 def quorum(*ids: int, observers: tuple[int, ...] = (), **settings: object) -> Network:
@@ -184,3 +186,25 @@ def test_leaders_are_lost_one_after_the_other() -> None:
         del world.nodes[leader]
     world.advance(20_000)
     assert world.leaders == []
+
+
+def test_the_settings_of_the_core() -> None:
+    """Each key controller.quorum.* reaches the core, and kcli's own."""
+    keys = {
+        "election.timeout.ms": "election_timeout_ms",
+        "election.backoff.max.ms": "election_backoff_max_ms",
+        "fetch.timeout.ms": "fetch_timeout_ms",
+        "request.timeout.ms": "request_timeout_ms",
+        "retry.backoff.ms": "retry_backoff_ms",
+        "fetch.max.bytes": "fetch_max_bytes",
+        "fetch.snapshot.max.bytes": "fetch_snapshot_max_bytes",
+    }
+    node = [
+        *("log.dirs=/nowhere", "node.id=1", "process.roles=controller", "controller.listener.names=CONTROLLER"),
+        *("listeners=CONTROLLER://127.0.0.1:19093", "controller.quorum.bootstrap.servers=127.0.0.1:19094"),
+        *("listener.security.protocol.map=CONTROLLER:PLAINTEXT", "kcli.quorum.elect.at.once=true"),
+        *(f"controller.quorum.{key}={1111 + number}" for number, key in enumerate(keys)),
+    ]
+    core = raft_config(load_config(None, node), CLUSTER, {}).core
+    assert [getattr(core, name) for name in keys.values()] == list(range(1111, 1111 + len(keys)))
+    assert core.elects_at_once
