@@ -1,4 +1,4 @@
-"""Protects the answers to random requests against Apache Kafka 4.3.1: classic groups, KIP-848, streams groups,
+"""Protects the answers to random requests against Apache Kafka 4.3.1: classic groups, KIP-848, share groups, streams groups,
 transactions, fetch sessions, and a controller with invented brokers.
 
 Three fixed seeds of each in the ci tier; the slow tier draws others, whose number a failure names: KCLI_SEEDS=12,13 tries these
@@ -21,6 +21,7 @@ from tests.oracle.traffic.classic_groups import ClassicGroups
 from tests.oracle.traffic.consumer_groups import ConsumerGroups
 from tests.oracle.traffic.controllers import Controllers
 from tests.oracle.traffic.fetch_sessions import FetchSessions
+from tests.oracle.traffic.share_groups import ShareGroups
 from tests.oracle.traffic.streams_groups import StreamsGroups
 from tests.oracle.traffic.transactions import Transactions
 
@@ -39,6 +40,13 @@ SETTINGS = (
     "group.initial.rebalance.delay.ms=0",
     "group.max.size=4",
     "group.min.session.timeout.ms=1000",
+    "group.share.assignment.interval.ms=0",
+    "group.share.delivery.count.limit=3",
+    "group.share.max.size=3",
+    "group.share.min.assignment.interval.ms=0",
+    "group.share.min.delivery.count.limit=2",
+    "group.share.record.lock.duration.ms=60000",
+    "group.share.session.timeout.ms=60000",
     "group.streams.assignment.interval.ms=0",
     "group.streams.initial.rebalance.delay.ms=0",
     # Of a full group Kafka 4.3 refuses also a member that joins again, since its answer may have been lost; kcli does not.
@@ -53,6 +61,8 @@ SETTINGS = (
     "transaction.state.log.min.isr=1",
     "transaction.state.log.num.partitions=1",
     "transaction.state.log.replication.factor=1",
+    # The records of a round have old timestamps: retention would delete them in one broker before the other.
+    "log.retention.ms=-1",
 )
 # So that a request is handled after those that were sent before it, on any connection.
 ONE_THREAD = ("num.network.threads=1", "num.io.threads=1")
@@ -60,6 +70,7 @@ ONE_THREAD = ("num.network.threads=1", "num.io.threads=1")
 KINDS: tuple[Callable[[], Traffic], ...] = (
     ClassicGroups,
     ConsumerGroups,
+    ShareGroups,
     StreamsGroups,
     Transactions,
     FetchSessions,
