@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from kcli.simulator.node_maker import NodeMaker
     from kcli.simulator.runner import Simulation
 
-ARGUMENTS = "--seed N | --seeds A-B"
+ARGUMENTS = "--seed N | --seeds A-B | --small-worlds STATES"
 DESCRIPTION = """\
 Runs a broker and controller in virtual time. Its disk loses, tears or reorders writes that were not flushed, fills up or
 fails; connections break; the process is killed at any step. Clients write and read, and check Kafka's guarantees; with
 --workload coordination they are members of groups and transactional producers. --workload quorum runs the controllers of
 a metadata quorum without brokers: elections, replication, snapshots, changes of the voters. A run is reproducible from its
-seed. For a seed that fails, kcli prints the command that repeats the run."""
+seed. For a seed that fails, kcli prints the command that repeats the run. --small-worlds runs no seeds: it searches quorums
+of two and three voters completely, every order of messages, timeouts and a crash."""
 EPILOG = """\
 Exit codes: 0 no seed failed; 1 a seed failed; 2 could not run. docs/simulator.md describes what is simulated and what is
 checked."""
@@ -34,6 +35,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     seeds = parser.add_mutually_exclusive_group(required=True)
     seeds.add_argument("--seed", type=int, metavar="N", help="one seed")
     seeds.add_argument("--seeds", metavar="A-B", help="all seeds from A to B")
+    seeds.add_argument(
+        "--small-worlds",
+        type=int,
+        metavar="STATES",
+        help="search small quorums completely, or up to this number of states each",
+    )
     parser.add_argument(
         "--workload",
         choices=WORKLOADS,
@@ -117,6 +124,8 @@ def _node_runner(kind: type[Simulation], make_nodes: Callable[[int], NodeMaker])
 
 def run(args: argparse.Namespace) -> int:
     """Run the seeds and return the exit code. Raises CannotRun if --seeds is not a range."""
+    if args.small_worlds is not None:
+        return _search_small_worlds(args.small_worlds)
     run_seed, default_steps = _workload(args.workload)
     steps = default_steps if args.steps is None else args.steps
     failed: list[Outcome] = []
@@ -135,6 +144,22 @@ def run(args: argparse.Namespace) -> int:
         + (f"; digest {outcome.digest[:16]}" if len(seeds) == 1 else "")
     )
     return EXIT_FINDINGS if failed else EXIT_OK
+
+
+def _search_small_worlds(most_states: int) -> int:
+    """Search each small quorum, print how many states it has, and return the exit code."""
+    from kcli.simulator.quorum.small_worlds import LARGE, SMALL, search
+
+    exit_code = EXIT_OK
+    for name, (config, bounds, is_led) in (SMALL | LARGE).items():
+        begin = time.monotonic()
+        found = search(config, bounds, is_led=is_led, most_states=most_states)
+        extent = "all" if found.is_complete else "the first"
+        print_text(f"{name}: {extent} {found.states} states, {found.steps} steps, {time.monotonic() - begin:.1f} s")
+        if found.failure:
+            exit_code = EXIT_FINDINGS
+            print_text("\n".join([*found.trace, f"failed: {found.failure}"]))
+    return exit_code
 
 
 def _print_progress(outcome: Outcome, seeds: range, failed: int) -> None:

@@ -13,6 +13,7 @@ import pytest
 from kcli.server.raft.messages import EpochEnd, LeaderChangeEntry, SnapshotId
 from kcli.simulator.quorum.memory_log import MemoryLog
 from kcli.simulator.quorum.simulation import QuorumResult, QuorumSimulation
+from kcli.simulator.quorum.small_worlds import LARGE, SMALL, search
 
 sys.path.insert(0, str(Path(__file__).parent))
 from wrong_quorums import WRONG
@@ -63,6 +64,41 @@ def test_a_wrong_core_is_found(what: str, monkeypatch: pytest.MonkeyPatch) -> No
     wrong.patch(monkeypatch)
     found = (simulate(seed).failure for seed in range(MAX_SEEDS))
     assert any(failure.startswith(wrong.check) for failure in found), f"no seed finds a core that {what} by {wrong.check!r}"
+
+
+# ----------------------------------------------------------------------------------------------------------- small worlds
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("name", SMALL)
+def test_a_small_world_is_searched_completely(name: str) -> None:
+    """Every order of deliveries, flushes and timeouts; the number of states is printed by `pytest -s`."""
+    config, bounds, is_led = SMALL[name]
+    found = search(config, bounds, is_led=is_led)
+    print(f"{name}: {found.states} states, {found.steps} steps")
+    assert found.failure == "", "\n".join(found.trace)
+    assert found.is_complete and found.states > 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LARGE)
+def test_a_large_world_is_searched_as_far_as_time_allows(name: str) -> None:
+    """`kcli simulate --small-worlds STATES` goes further."""
+    config, bounds, is_led = LARGE[name]
+    found = search(config, bounds, is_led=is_led, most_states=50_000)
+    assert found.failure == "", "\n".join(found.trace)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("what", [what for what, wrong in WRONG.items() if wrong.world])
+def test_a_small_world_finds_a_wrong_core(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the check of the list; the trace ends with what led to it."""
+    wrong = WRONG[what]
+    wrong.patch(monkeypatch)
+    config, bounds, is_led = (SMALL | LARGE)[wrong.world]
+    found = search(config, bounds, is_led=is_led, most_states=10_000)
+    assert found.failure.startswith(wrong.check)
+    assert found.trace[-1] == f"QuorumFailure: {found.failure}"
 
 
 # ------------------------------------------------------------------------------------------------------- the log in memory

@@ -1,7 +1,7 @@
 """Wrong raft cores: each replaces one function of kcli's with one that has a fault. The simulator must find all of them.
 
-`WRONG` names, for each, the check that reports it (kcli.simulator.quorum.checks), and whether the search of a small world finds
-it, too. The seeds are the first ones: none is chosen.
+`WRONG` names, for each, the check that reports it (kcli.simulator.quorum.checks), and the small world whose search finds it,
+too, if there is one. The seeds are the first ones: none is chosen.
 """
 
 from __future__ import annotations
@@ -109,37 +109,48 @@ def counts_what_it_has_not_flushed(real: Any) -> Any:
 
 
 class Wrong(NamedTuple):
-    """A fault, and the check that reports it first; `is_small`: the search of a small world finds it."""
+    """A fault, the check that reports it, and the small world (kcli.simulator.quorum.small_worlds) that has it."""
 
     patch: Patch
     check: str
-    is_small: bool = True
+    world: str = ""
 
 
 WRONG = {
-    "votes twice in an epoch": Wrong(patched(elections, "_decide", votes_again), "one vote an epoch"),
+    "votes twice in an epoch": Wrong(
+        patched(elections, "_decide", votes_again), "one vote an epoch", "three voters; two elections at once"
+    ),
     "commits records of an earlier epoch by a count of replicas": Wrong(
-        patched(LeaderState, "_advance", counts_replicas_of_earlier_epochs), "an epoch's own commit"
+        patched(LeaderState, "_advance", counts_replicas_of_earlier_epochs),
+        "an epoch's own commit",
+        "two voters elect a leader",
     ),
     "begins an epoch without LeaderChange": Wrong(
-        patched(Replica, "append_control", begins_without_leader_change), "an epoch's own commit"
+        patched(Replica, "append_control", begins_without_leader_change),
+        "an epoch's own commit",
+        "three voters; one is removed, an append",
     ),
-    "truncates to the high watermark": Wrong(
-        patched(fetching, "_truncate", truncates_to_the_high_watermark), "no step back", is_small=False
+    "truncates to the high watermark": Wrong(patched(fetching, "_truncate", truncates_to_the_high_watermark), "no step back"),
+    "appends for a leader whose epoch is over": Wrong(
+        patched(RaftCore, "append", appends_in_an_epoch_that_is_over),
+        "appends",
     ),
-    "appends for a leader whose epoch is over": Wrong(patched(RaftCore, "append", appends_in_an_epoch_that_is_over), "appends"),
     "makes snapshots of what is not committed": Wrong(
-        patched(world, "snapshot_offset", lambda real: lambda replica: replica.log.end_offset), "snapshots", is_small=False
+        patched(world, "snapshot_offset", lambda real: lambda replica: replica.log.end_offset), "snapshots"
     ),
     "grants pre-votes of earlier epochs": Wrong(
         patched(elections, "_vote_error", answers_pre_votes_by_its_own_epoch), "pre-votes"
     ),
     "counts a voter that was removed": Wrong(
-        patched(LeaderState, "set_voters", keeps_removed_voters), "a majority has it", is_small=False
+        patched(LeaderState, "set_voters", keeps_removed_voters), "a majority has it", "three voters; one is removed, an append"
     ),
-    "sends a vote before it is stored": Wrong(patched(Replica, "_release", sends_at_once), "durable first"),
-    "fetches before the log is flushed": Wrong(patched(Replica, "_release", fetches_at_once), "durable first"),
+    "sends a vote before it is stored": Wrong(
+        patched(Replica, "_release", sends_at_once), "durable first", "two voters elect a leader"
+    ),
+    "fetches before the log is flushed": Wrong(
+        patched(Replica, "_release", fetches_at_once), "durable first", "two voters elect a leader"
+    ),
     "counts its own end before it is flushed": Wrong(
-        patched(LeaderState, "update_local", counts_what_it_has_not_flushed), "a majority has it"
+        patched(LeaderState, "update_local", counts_what_it_has_not_flushed), "a majority has it", "two voters elect a leader"
     ),
 }

@@ -169,6 +169,14 @@ class RequestManager:
         connections = ((key, value.correlation_id, value.deadline_ms - now_ms) for key, value in self._connections.items())
         return (tuple(sorted(connections, key=lambda one: one[0])), tuple(sorted(self._in_flight)))
 
+    def is_expected(self, correlation_id: int) -> bool:
+        """Return True if an answer with this correlation id is used."""
+        return correlation_id in self._in_flight
+
+    def reuse_above(self, correlation_id: int) -> None:
+        """Continue with the correlation ids above one: those were answered and are free (the search of small worlds)."""
+        self._next_correlation_id = correlation_id + 1
+
     def reset(self) -> None:
         """Make all connections ready and forget what is in flight, as at a change of the role."""
         self._connections.clear()

@@ -64,6 +64,7 @@ from kcli.simulator.quorum.message_text import CLIENT, actor, text_of
 CLUSTER_ID = "quorum"
 LISTENER = "CONTROLLER"
 PORT = 9093
+_FOR_EVER_MS = 10**9
 
 
 class Message(NamedTuple):
@@ -95,6 +96,7 @@ class WorldConfig(NamedTuple):
     is_dynamic: bool = False
     is_auto_joining: bool = False
     election_timeout_ms: int = 1000
+    is_time_abstract: bool = False  # requests do not time out, and waiting fetches are answered by an event only
 
 
 def endpoints_of(node_id: int) -> tuple[ListenerEndpoint, ...]:
@@ -118,6 +120,7 @@ class SimulatedReplica:
         "flushing_snapshot",
         "high_watermark",
         "key",
+        "known_digest",
         "leading_epoch",
         "life",
         "log",
@@ -135,6 +138,7 @@ class SimulatedReplica:
         self.election: Election | None = None  # as quorum-state has it
         self.life = 0
         self.clock_ms = 0
+        self.known_digest: int | None = None  # of this state, which the search of small worlds copies before it changes it
         self.end_life()
 
     def end_life(self) -> None:
@@ -339,6 +343,8 @@ class QuorumWorld:
             bootstrap,
             joins_automatically=config.is_auto_joining,
             election_timeout_ms=config.election_timeout_ms,
+            request_timeout_ms=_FOR_EVER_MS if config.is_time_abstract else 2000,
+            fetch_max_wait_ms=_FOR_EVER_MS if config.is_time_abstract else 500,
             fetch_snapshot_max_bytes=SNAPSHOT_BYTES // 2,
         )
         return RaftCore(settings, replica.log, self.random)
