@@ -116,6 +116,13 @@ def encode_response(correlation_id: int, api: Api, version: int, message: Messag
     return out
 
 
+def with_correlation_id(frame: bytes | bytearray, correlation_id: int) -> bytearray:
+    """Return a copy of a response frame for the request with this correlation id."""
+    out = bytearray(frame)
+    _RESPONSE_HEAD.pack_into(out, 0, len(out) - SIZE_BYTES, correlation_id)
+    return out
+
+
 def encode_response_parts(correlation_id: int, api: Api, version: int, message: Message) -> list[Any]:
     """Encode a response frame as parts: bytes, and the values of records fields that are not bytes (regions of files).
 

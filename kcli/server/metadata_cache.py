@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from kcli.format.kafka_uuid import Uuid
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import PartitionRegistration
+
+# Version, listener, and whether the client asked for the operations that it may do: on the cluster, on topics.
+AnswerKey = tuple[int, str, bool, bool]
+MAX_ANSWERS = 8
+
+
+class EncodedAnswer(NamedTuple):
+    """The frame of a response, with the correlation id of one request, and the number of each error code in it."""
+
+    frame: bytearray
+    error_codes: dict[int, int]
 
 
 class MetadataCache:
@@ -13,6 +26,7 @@ class MetadataCache:
     `topics_version` counts the changes of topics, of their partitions and of the racks of brokers. `topic_hashes` are the
     hashes of topics that TopicHashes has computed, by topic id; a change of a topic removes its hash. `client_metrics` are the
     subscriptions of client metrics by name: a part of the image's configurations, which each ApiVersions request asks for.
+    `all_topics` are the answers to Metadata requests for all topics since the last change of the image.
     """
 
     def __init__(self) -> None:
@@ -21,6 +35,11 @@ class MetadataCache:
         self.topics_version = 0
         self.topic_hashes: dict[Uuid, bytes] = {}
         self.client_metrics: dict[str, dict[str, str]] = {}
+        self.all_topics: dict[AnswerKey, EncodedAnswer] = {}
+
+    def changed(self) -> None:
+        """Drop what was made of the image before a change; an answer that is being made then is not kept."""
+        self.all_topics = {}
 
     def topic_changed(self, topic_id: Uuid | None) -> None:
         """Count a change of a topic or of its partitions; None is a change that may affect all topics."""

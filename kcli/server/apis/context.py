@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kcli.server.coordinator.share.share_coordinator import ShareCoordinator
     from kcli.server.coordinator.transaction.transaction_coordinator import TransactionCoordinator
     from kcli.server.log_lines import Loggers
-    from kcli.server.metadata_cache import MetadataCache
+    from kcli.server.metadata_cache import EncodedAnswer, MetadataCache
     from kcli.server.metrics.broker_metrics import BrokerMetrics
     from kcli.server.metrics.client_metrics import ClientMetricsManager
     from kcli.server.outstanding import Computations
@@ -81,6 +81,10 @@ class Responder(Protocol):
 
     def respond(self, context: RequestContext, response: Message) -> None:
         """Answer a request, once."""
+        ...
+
+    def respond_encoded(self, context: RequestContext, answer: EncodedAnswer) -> None:
+        """Answer a request, once, with an answer that was encoded for this or another request."""
         ...
 
     def failed(self, context: RequestContext, error: Exception) -> None:
@@ -139,6 +143,10 @@ class RequestContext:
     def respond(self, response: Message) -> None:
         """Answer the request, once."""
         self._responder.respond(self, response)
+
+    def respond_encoded(self, answer: EncodedAnswer) -> None:
+        """Answer the request, once, with an answer that was encoded for this or another request of the same version."""
+        self._responder.respond_encoded(self, answer)
 
     def failed(self, error: Exception) -> None:
         """End the request after an exception that is a fault of this program."""

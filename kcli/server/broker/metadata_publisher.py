@@ -128,6 +128,8 @@ class MetadataPublisher:
                 removed.append(image.topics[record.topic_id])
             elif kind == "ClearElrRecord":
                 changed.update(dict.fromkeys(self._all_partitions()))
+            if kind != "NoOpRecord":
+                self._metadata.changed()
             image.apply(record)
             if kind in _TOPIC_RECORDS or (kind == "PartitionChangeRecord" and record.replicas is not None):
                 self._metadata.topic_changed(record.topic_id)

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, API_VERSIONS, FETCH, INCREMENTAL_ALTER_CONFIGS, SHARE_FETCH, Api
-from kcli.protocol.framing import encode_response, encode_response_parts, read_request_header
+from kcli.protocol.framing import encode_response, encode_response_parts, read_request_header, with_correlation_id
 from kcli.protocol.message import Message
 from kcli.protocol.message_errors import MessageError
 from kcli.server.api_versions import highest_version
@@ -36,6 +36,7 @@ from kcli.server.events import (
     SendResponse,
 )
 from kcli.server.log_lines import BROKER, REQUESTS, DebugLine, Loggers, fault_line
+from kcli.server.metadata_cache import EncodedAnswer
 
 # Their answers have regions of files.
 _WITH_RECORDS = frozenset((FETCH, SHARE_FETCH))
@@ -155,6 +156,11 @@ class RequestRouter:
         except MessageError as error:
             self._report(fault_line(f"answering {api.name} of version {version}", error))
             self._effects.append(CloseConnection(connection, f"its answer cannot be encoded: {error.message}"))
+
+    def respond_encoded(self, context: RequestContext, answer: EncodedAnswer) -> None:
+        """Send a copy of an encoded answer."""
+        self._metrics.errors.add(context.api.key, answer.error_codes)
+        self._effects.append(SendResponse(context.connection, with_correlation_id(answer.frame, context.correlation_id)))
 
 
 def _response_version(api: Api, version: int) -> int:

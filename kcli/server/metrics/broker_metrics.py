@@ -9,6 +9,7 @@ request more than a microsecond, and their errors are counted by topic.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from functools import cache
 from operator import attrgetter
 from typing import Any
@@ -31,13 +32,24 @@ class ErrorCounts:
 
     def count(self, api_key: int, response: Message) -> None:
         """Count the errors of a response."""
-        if api_key in NOT_COUNTED:
-            return
+        if api_key not in NOT_COUNTED:
+            self.add(api_key, error_codes_in(api_key, response))
+
+    def add(self, api_key: int, codes: Mapping[int, int]) -> None:
+        """Add the numbers of errors by code."""
         counts = self.counts
-        for path in code_paths(api_key):
-            for holder in _holders([response], path):
-                key = (api_key, holder.error_code)
-                counts[key] = counts.get(key, 0) + 1
+        for code, number in codes.items():
+            counts[api_key, code] = counts.get((api_key, code), 0) + number
+
+
+def error_codes_in(api_key: int, response: Message) -> dict[int, int]:
+    """Return the number of each error code in a response."""
+    found: dict[int, int] = {}
+    for path in code_paths(api_key):
+        for holder in _holders([response], path):
+            code = holder.error_code
+            found[code] = found.get(code, 0) + 1
+    return found
 
 
 @cache
