@@ -155,10 +155,12 @@ def _load(
     the recovery point: after the next roll no recovery reads that segment again, and a power failure could leave an index of
     old and new entries.
     """
-    live = LiveDisk(disk)
+    live = LiveDisk(disk, defers_removals=True)
     try:
         loaded = yield from load_log_in_slices(live, directory, settings, journal)
+        live.finish()
     except NotInPlaceError:
+        live.finish()
         planned = PlannedDisk(disk)
         loaded = yield from load_log_in_slices(planned, directory, settings, journal)
         apply_changes(disk, planned.changes(), Discard(disk))

@@ -8,16 +8,23 @@
 A recovery may be interrupted anywhere and repeated: the recovery point does not change before its end. So a LiveDisk does not
 wait for the device for files that can be rebuilt from the log: indexes and snapshots. It cannot split a segment whose offsets
 overflow its indexes, and raises NotInPlaceError: then the load is planned, and the plan is applied.
+
+A recovery removes the snapshots of producers and writes most of them again, with the same bytes. With `defers_removals` a
+LiveDisk keeps the file of a removed snapshot until another file is truncated or renamed, or `finish`: one that is written again
+with the same bytes is neither removed nor made. Removing is the slowest step of a start of many small logs after a crash. To
+the load the snapshot is missing. A crash in between leaves it, as a crash before its removal does.
 """
 
 from __future__ import annotations
 
+import errno
 from typing import Protocol
 
 from kcli.log.disk.planned_disk import Content
-from kcli.log.disk.port import Disk
+from kcli.log.disk.port import Disk, DiskFile, join_path
 
-_REBUILT_FROM_THE_LOG = (".index", ".timeindex", ".txnindex", ".snapshot")
+_SNAPSHOT = ".snapshot"
+_REBUILT_FROM_THE_LOG = (".index", ".timeindex", ".txnindex", _SNAPSHOT)
 
 
 class NotInPlaceError(Exception):
@@ -52,14 +59,15 @@ class LiveDisk:
 
     is_planned = False
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: Disk, *, defers_removals: bool = False) -> None:
         self._disk = disk
+        self._defers_removals = defers_removals
+        self._removed: dict[str, None] = {}  # snapshots that still have a file
         self.unflushed: dict[str, None] = {}
         self.has_cut = self.has_overwritten = False
         # These are the calls of the disk itself.
-        self.open_file, self.read_file, self.list_directory = disk.open_file, disk.read_file, disk.list_directory
-        self.is_directory, self.exists, self.is_regular = disk.is_directory, disk.exists, disk.is_regular
-        self.size, self.file_id, self.mtime_ms, self.set_mtime_ms = disk.size, disk.file_id, disk.mtime_ms, disk.set_mtime_ms
+        self.is_directory = disk.is_directory
+        self.file_id, self.mtime_ms, self.set_mtime_ms = disk.file_id, disk.mtime_ms, disk.set_mtime_ms
         self.append, self.write_at = disk.append, disk.write_at
         self.make_directory, self.remove_directory = disk.make_directory, disk.remove_directory
         self.free_bytes, self.device = disk.free_bytes, disk.device
@@ -83,6 +91,12 @@ class LiveDisk:
             self._disk.write_file(path, data)
             return
         disk = self._disk
+        if path in self._removed:
+            del self._removed[path]
+            self.unflushed[path] = None
+            if disk.size(path) == len(data) and disk.read_file(path, len(data)) == data:
+                return
+            disk.remove(path)
         if not disk.exists(path):
             disk.append(path, data)
             self.unflushed[path] = None
@@ -101,15 +115,60 @@ class LiveDisk:
 
     def truncate(self, path: str, size: int) -> None:
         """Cut or extend a file to `size` bytes."""
+        self.finish()
         self._disk.truncate(path, size)
         self.has_cut = True
 
     def rename(self, source: str, target: str) -> None:
         """Rename, replacing the target."""
+        self.finish()
         self._disk.rename(source, target)
         self.unflushed.pop(source, None)
 
     def remove(self, path: str) -> None:
         """Remove a file."""
-        self._disk.remove(path)
+        if self._defers_removals and path.endswith(_SNAPSHOT) and self._disk.is_regular(path):
+            self._removed[path] = None
+        else:
+            self._disk.remove(path)
         self.unflushed.pop(path, None)
+
+    def finish(self) -> None:
+        """Remove what is to be removed and was not written again."""
+        removed, self._removed = self._removed, {}
+        for path in removed:
+            self._disk.remove(path)
+
+    # ------------------------------------------------------------------------------------- without the removed snapshots
+
+    def open_file(self, path: str) -> DiskFile:
+        """Open for reading."""
+        self._refuse_removed(path)
+        return self._disk.open_file(path)
+
+    def read_file(self, path: str, limit: int) -> bytes:
+        """Read a whole file. Raises OSError(EFBIG) if it has more than `limit` bytes."""
+        self._refuse_removed(path)
+        return self._disk.read_file(path, limit)
+
+    def size(self, path: str) -> int:
+        """Return the size of a file in bytes."""
+        self._refuse_removed(path)
+        return self._disk.size(path)
+
+    def exists(self, path: str) -> bool:
+        """Return True if a file, directory or symbolic link has that path."""
+        return path not in self._removed and self._disk.exists(path)
+
+    def is_regular(self, path: str) -> bool:
+        """Return True for a regular file."""
+        return path not in self._removed and self._disk.is_regular(path)
+
+    def list_directory(self, path: str) -> list[str]:
+        """Return the names in a directory, sorted."""
+        names = self._disk.list_directory(path)
+        return [name for name in names if join_path(path, name) not in self._removed] if self._removed else names
+
+    def _refuse_removed(self, path: str) -> None:
+        if path in self._removed:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)

@@ -356,6 +356,9 @@ class OsDisk:
     def make_directory(self, path: str) -> None:
         """Create a directory with its parents, if it does not exist."""
         try:
+            with suppress(FileNotFoundError, FileExistsError):
+                os.mkdir(path)  # most often its parent exists
+                return
             os.makedirs(path, exist_ok=True)
         except PermissionError as error:
             raise _explained(error, "write to") from None
