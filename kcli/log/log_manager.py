@@ -336,7 +336,8 @@ class LogManager(LogRegistry):
                 yield
         for sweep in sweeps:
             sweep.finish()
-            yield
+            if len(self.logs) > LOGS_PER_STEP:
+                yield
         if self._cleaning is not None:
             self.cleaner.manager.remove_deleted()
 

@@ -380,11 +380,11 @@ class MetadataPublisher:
     def _deleted(self, now_ms: int) -> int:
         """Write the checkpoints without the deleted logs, once for all deletions that wait: that visits all logs."""
         self._deletions -= 1
-        if not self._deletions:
-            self._remove_deleted(self._log_manager.remove_deleted(), now_ms)
-        return 1
+        return 0 if self._deletions else self._remove_deleted(self._log_manager.remove_deleted(), now_ms)
 
     def _remove_deleted(self, steps: Iterator[None], now_ms: int) -> int:
-        if next(steps, _END) is not _END:
-            self._work.appendleft(partial(self._remove_deleted, steps))
+        """Do the next step, which ends the slice if there are more: a broker with a few hundred logs needs one."""
+        if next(steps, _END) is _END:
+            return 0
+        self._work.appendleft(partial(self._remove_deleted, steps))
         return SLICE_LOGS
