@@ -5,6 +5,8 @@
     KafkaRaftClient       keeps the metadata log and delivers what is committed
     QuorumController      decides requests; when it becomes the leader, it writes the records that a leader begins with
     SnapshotGenerator     has snapshots written
+    ControllerRegistra-   registers this controller with the leader, if it does not lead
+    tionManager
     ControllerApis        decodes requests and encodes responses
 
 kcli.server.node drives it (ControllerPort).
@@ -26,6 +28,7 @@ from kcli.server.config.server_config import ServerConfig
 from kcli.server.controller.activation import activation_records
 from kcli.server.controller.control_managers import ControlManagers
 from kcli.server.controller.controller_apis import ControllerApis
+from kcli.server.controller.controller_registration_manager import ControllerRegistrationManager
 from kcli.server.controller.controller_state import ControllerState
 from kcli.server.controller.formatting import METADATA_PARTITION
 from kcli.server.controller.quorum_controller import ControllerTimes, QuorumController
@@ -93,6 +96,8 @@ class ControllerServer:
         )
         self.snapshot_writer = SnapshotWriter(self.raft, timer, scheduler, report)
         self._snapshots = SnapshotGenerator(self.raft, self.snapshot_writer, self.state.committed_image, snapshot_times)
+        self._registrations = ControllerRegistrationManager(self.raft, self.state, network, timer, self._registration, report)
+        self._incarnation_id: Uuid | None = None
         self._apis = ControllerApis(self.raft, self.state, self.controller, scheduler, loggers)
         self.errors = self._apis.errors
 
@@ -113,6 +118,7 @@ class ControllerServer:
         """Open the metadata log and take part in the quorum. Raises as KafkaRaftClient.start does, and MetadataLogError."""
         self.raft.register(self.controller)
         self.raft.register(self._snapshots)
+        self.raft.register(self._registrations)
         self.raft.start(now_ms)
         reason = refusal(self.raft, is_broker=self._config.is_broker)
         if reason is not None:
@@ -136,13 +142,14 @@ class ControllerServer:
             yield [controller_record(self._registration())]
 
     def _registration(self) -> ControllerRegistration:
-        """Return the registration of this controller, which needs no ControllerRegistration request to itself."""
+        """Return the registration of this controller; the leader writes its own, the others send it."""
         endpoints = {
             at.name: Endpoint(at.host, at.port, at.security_protocol)
             for at in map(self._bound.resolve, self._config.advertised_controller_listeners)
         }
-        incarnation_id = random_uuid(self._rng.randbytes)
-        return ControllerRegistration(self._config.node_id, incarnation_id, False, endpoints, supported_features())
+        if self._incarnation_id is None:
+            self._incarnation_id = random_uuid(self._rng.randbytes)
+        return ControllerRegistration(self._config.node_id, self._incarnation_id, False, endpoints, supported_features())
 
 
 def raft_config(

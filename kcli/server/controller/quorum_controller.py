@@ -174,8 +174,11 @@ class QuorumController:
             self.is_active = True
             self.state.begin_sessions(now_ms)
             self._last_append_ms = now_ms
-            for records in self._first_records():
-                self._append_now(records, now_ms)
+            try:
+                for records in self._first_records():
+                    self._append_now(records, now_ms)
+            except NotLeaderError:
+                return  # it has resigned, and has logged why
             self._begin_tasks(now_ms)
         elif self.is_active and not self._raft.is_leader:
             self._resign()
@@ -322,6 +325,8 @@ class QuorumController:
             last_offset = self._raft.append(batch, now_ms, values)
             self._last_append_ms = now_ms
             self._apply(batch, base_offset)
+            if not self.is_active:
+                raise NotLeaderError("this controller cannot apply what it has appended, and has resigned")
         if answer is None:
             return
         if last_offset < self._raft.high_watermark and not self._waiting:
