@@ -383,11 +383,28 @@ def test_a_voter_is_added_and_removed(quorum: Quorum) -> None:
     assert [(key.node_id, at.replica_id) for at in described.observers] == [(4, 4)]
 
 
+def asked_topic() -> Message:
+    classes = API_KEYS[55].request.classes
+    return classes["TopicData"](topic_name="__cluster_metadata", partitions=[classes["PartitionData"](partition_index=0)])
+
+
 def describe(quorum: Quorum, node: Node) -> Message:
-    request = API_KEYS[55].request
-    asked = request.classes["TopicData"](
-        topic_name="__cluster_metadata", partitions=[request.classes["PartitionData"](partition_index=0)]
-    )
-    response = describe_quorum(request.new(topics=[asked]), node.raft, quorum.now_ms)
+    response = describe_quorum(API_KEYS[55].request.new(topics=[asked_topic()]), node.raft, quorum.now_ms)
     partition: Message = response.topics[0].partitions[0]
     return partition
+
+
+def test_only_the_leader_describes_the_quorum(quorum: Quorum) -> None:
+    """It shows how far each voter is; the others answer that they do not lead."""
+    leader = quorum.elected()
+    leader.append("topic")
+    quorum.run(quorum.are_equal)
+    quorum.run_for(600)
+    partition = describe(quorum, leader)
+    assert (partition.leader_id, partition.high_watermark) == (leader.node_id, leader.raft.next_offset)
+    ends = {voter.replica_id: voter.log_end_offset for voter in partition.current_voters}
+    assert ends == dict.fromkeys((1, 2, 3), leader.raft.next_offset)
+    for node in quorum.nodes.values():
+        if node is not leader:
+            response = describe_quorum(API_KEYS[55].request.new(topics=[asked_topic()]), node.raft, quorum.now_ms)
+            assert response.error_code == error_codes.NOT_LEADER_OR_FOLLOWER
