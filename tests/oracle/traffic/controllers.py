@@ -1,5 +1,5 @@
-"""Random requests to a controller with two invented brokers, 2 and 3, next to the real one: registrations, fencing, ISR, ELR,
-elections and reassignments. This judges the half of the controller that a cluster needs, without any cluster.
+"""Random requests to a controller with two invented brokers, 2 and 3, next to the real one: registrations, fencing, cordoned
+directories, ISR, ELR, elections, reassignments. This judges the half of the controller that a cluster needs, without a cluster.
 
 After each step the partitions, reassignments and brokers that the real broker describes are compared, too.
 """
@@ -34,6 +34,7 @@ KINDS = (
     + ["elect"] * 3
     + ["reassign"] * 3
     + ["cancel", "configure", "configure", "stale"]
+    + ["cordon", "uncordon", "place", "place"]
 )
 _DESCRIBED = (
     "error_code",
@@ -71,7 +72,8 @@ class Controllers(Traffic):
 
     @staticmethod
     def _is_unfenced(broker: Broker, broker_id: int) -> bool:
-        return not broker.ask_controller(apis.BROKER_HEARTBEAT, 1, **heartbeat(broker_id)).is_fenced
+        fields = heartbeat(broker_id) | {"cordoned_log_dirs": []}
+        return not broker.ask_controller(apis.BROKER_HEARTBEAT, 2, **fields).is_fenced
 
     def _register(self, broker: Broker, broker_id: int) -> None:
         features = [
@@ -87,7 +89,7 @@ class Controllers(Traffic):
             incarnation_id=Uuid(broker_id.to_bytes(16, "big")),
             listeners=[Struct("Listener", listener)],
             features=features,
-            log_dirs=[Uuid((10**6 + broker_id).to_bytes(16, "big"))],
+            log_dirs=[directory_of(broker_id)],
             previous_broker_epoch=-1,
         )
         assert answer.error_code == 0, error_codes.NAMES[answer.error_code]
@@ -97,6 +99,10 @@ class Controllers(Traffic):
         """A request of an invented broker, or of an administrator."""
         kind, broker_id = rng.choice(KINDS), rng.choice(INVENTED)
         name, index = rng.choice(list(TOPICS)), rng.choice([0, 1])
+        if kind in ("cordon", "uncordon"):
+            cordoned = [directory_of(broker_id)] if kind == "cordon" else []
+            fields = heartbeat(broker_id) | {"cordoned_log_dirs": cordoned}
+            return Step(apis.BROKER_HEARTBEAT, 2, fields, is_for_controller=True)
         if kind in ("fence", "unfence", "stale"):
             fields = heartbeat(broker_id, want_fence=kind == "fence")
             if kind == "stale":
@@ -125,6 +131,12 @@ class Controllers(Traffic):
         topic = Struct("TopicData", {"topic_id": Var(f"id:{name}"), "partitions": [Struct("PartitionData", part)]})
         fields = {"broker_id": broker_id, "broker_epoch": Var(f"epoch:{broker_id}"), "topics": [topic]}
         return Step(apis.ALTER_PARTITION, 3, fields, is_for_controller=True)
+
+    def _place(self, rng: random.Random, name: str, index: int, leader: Broker) -> Step:
+        """A topic that is only validated: are there brokers for its replicas?"""
+        topic = {"name": Own("tc"), "num_partitions": 1, "replication_factor": rng.choice([1, 2, 3])}
+        fields = {"topics": [Struct("CreatableTopic", topic)], "timeout_ms": 5000, "validate_only": True}
+        return Step(apis.CREATE_TOPICS, 4, fields)
 
     def _elect(self, rng: random.Random, name: str, index: int, leader: Broker) -> Step:
         topic = Struct("TopicPartitions", {"topic": Own(name), "partitions": [0, 1]})
@@ -173,6 +185,11 @@ class Controllers(Traffic):
                 return None
             if time.monotonic() > end:
                 return mine, theirs
+
+
+def directory_of(broker_id: int) -> Uuid:
+    """The only log directory of an invented broker."""
+    return Uuid((10**6 + broker_id).to_bytes(16, "big"))
 
 
 def heartbeat(broker_id: int, *, want_fence: bool = False) -> dict[str, Any]:
