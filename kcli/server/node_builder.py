@@ -118,10 +118,14 @@ def _refuse_foreign_files(disk: LogDisk, path: str) -> None:
 
 
 def _refuse_second_cluster(config: ServerConfig, bound: BoundAddresses, directories: list[str]) -> None:
-    """Raise NodeError if the configuration names other controllers: formatting would begin a second cluster.
-
-    controller.quorum.voters can only name this node (kcli.server.config.serving).
-    """
+    """Raise NodeError if the configuration names other controllers: formatting would begin a second cluster."""
+    key = "controller.quorum.voters"
+    voters = sorted(config.quorum_voters.keys() - {config.node_id})
+    if voters:
+        raise NodeError(
+            f"{', '.join(directories)} is not formatted, and {key} names node {', '.join(map(str, voters))}, too"
+            f"{config.where(key)}: format the directory with `kcli format --cluster-id` and the cluster id of all controllers"
+        )
     key = "controller.quorum.bootstrap.servers"
     others = [
         str(PeerAddress(host, port))
@@ -131,8 +135,9 @@ def _refuse_second_cluster(config: ServerConfig, bound: BoundAddresses, director
     if others:
         raise NodeError(
             f"{', '.join(directories)} is not formatted, and {key} names {', '.join(others)}, which is not this node"
-            f"{config.where(key)}: joining a cluster is not served yet; remove the key to begin a new cluster, or format "
-            "the directory with `kcli format --standalone`"
+            f"{config.where(key)}: remove the key to begin a new cluster, or format the directory with "
+            "`kcli format --standalone`; to join as a controller (process.roles=controller), use "
+            "`kcli format --no-initial-controllers --cluster-id`"
         )
 
 

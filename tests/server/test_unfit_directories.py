@@ -272,3 +272,16 @@ def test_a_topic_that_was_deleted_before_a_crash_is_a_stray(with_records: Path, 
     shutil.copytree(kept, with_records / "orders-0", dirs_exist_ok=True)
     WholeNode(with_records).stop()
     assert [path for path in with_records.iterdir() if path.name.startswith("orders-0.") and path.name.endswith("-stray")]
+
+
+def test_an_empty_directory_of_one_of_several_voters_is_not_formatted(tmp_path: Path) -> None:
+    """It would become a cluster of its own, with another cluster id than the other voters have."""
+    data = tmp_path / "data"
+    with pytest.raises(NodeError, match=r"names node 2, too.* format the directory with `kcli format --cluster-id`"):
+        WholeNode(
+            data,
+            "process.roles=controller",
+            "listeners=CONTROLLER://127.0.0.1:19093",
+            "controller.quorum.voters=1@127.0.0.1:19093,2@127.0.0.1:19094",
+        )
+    assert not data.exists() or list(data.iterdir()) == []
