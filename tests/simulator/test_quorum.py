@@ -5,6 +5,7 @@ A seed that fails is repeated by `kcli simulate --workload quorum --seed N`, whi
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 from kcli.server.raft.messages import EpochEnd, LeaderChangeEntry, SnapshotId
 from kcli.simulator.quorum.memory_log import MemoryLog
+from kcli.simulator.quorum.scripts import ScriptError, run_script
 from kcli.simulator.quorum.simulation import QuorumResult, QuorumSimulation
 from kcli.simulator.quorum.small_worlds import LARGE, SMALL, search
 
@@ -19,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from wrong_quorums import WRONG
 
 MAX_SEEDS = 50
+SCRIPTS = sorted((Path(__file__).parent / "quorum_scripts").glob("*.txt"))
 
 
 def simulate(seed: int) -> QuorumResult:
@@ -99,6 +102,27 @@ def test_a_small_world_finds_a_wrong_core(what: str, monkeypatch: pytest.MonkeyP
     found = search(config, bounds, is_led=is_led, most_states=10_000)
     assert found.failure.startswith(wrong.check)
     assert found.trace[-1] == f"QuorumFailure: {found.failure}"
+
+
+# ---------------------------------------------------------------------------------------------------------------- scripts
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_a_script_does_what_is_recorded(script: Path) -> None:
+    """KCLI_WRITE_DOCS=1 records it anew; read the difference before you commit it."""
+    text = script.read_text()
+    found = run_script(text)
+    if os.environ.get("KCLI_WRITE_DOCS"):
+        script.write_text(found)
+        return
+    assert found == text
+
+
+@pytest.mark.parametrize("text", ["settle", "voters 1\nvote 1", "voters 1\nadd x", "voters 1\ncrash 7"])
+def test_a_script_that_cannot_be_run_is_refused(text: str) -> None:
+    """With a sentence, not a traceback."""
+    with pytest.raises(ScriptError):
+        run_script(text)
 
 
 # ------------------------------------------------------------------------------------------------------- the log in memory
