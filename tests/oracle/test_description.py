@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.inspect.described import by_partition, described
-from tests.oracle.brokers import TOOL_SECONDS, ask, copy_of_given, running_broker
-from tests.oracle.peer import Peer
+from tests.oracle.brokers import TOOL_SECONDS, copy_of_given, running_broker
+from tests.oracle.peer import Peer, ToolCase
 
 pytestmark = [pytest.mark.oracle, pytest.mark.ci]
 
@@ -62,12 +62,15 @@ class Seen(NamedTuple):
 def seen(kafka_peer: Peer, shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
     home = tmp_path_factory.mktemp("broker")
     data = copy_of_given(shared / "kafka-logs" / "data", home / "data")
-    script = str(kafka_peer.script)
     with running_broker(kafka_peer, home, data) as bootstrap:
         ran = kafka_peer.run_java("LiveGroups", [bootstrap], timeout_seconds=TOOL_SECONDS)
         assert ran.exit_code == 0, ran.stderr[-2000:]
         live = [json.loads(line) for line in ran.stdout.decode().splitlines()]
-        tools = {name: ask(script, bootstrap, *tool) for name, tool in _TOOLS.items()}
+        cases = [ToolCase(tool, ("--bootstrap-server", bootstrap, *arguments)) for tool, *arguments in _TOOLS.values()]
+        tools = {}
+        for name, printed in zip(_TOOLS, kafka_peer.run_tools(cases), strict=True):
+            assert printed.exit_code == 0, printed
+            tools[name] = printed.stdout.decode()
         running = described(data).report
     yield Seen(tools, {group["groupId"]: group for group in live}, running, described(data).report)
 
