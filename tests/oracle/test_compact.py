@@ -175,11 +175,20 @@ def test_kafka_serves_what_a_kill_leaves(kafka_peer: Peer, shared: Path, tmp_pat
     assert seen == {True, False}
 
 
+@pytest.fixture(scope="module")
+def given(kafka_peer: Peer, shared: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Records, list[str]]:
+    """The records of the given directory, and Kafka's dump of it."""
+    data = copy_of_given(shared / "kafka-logs" / "data", tmp_path_factory.mktemp("given") / "data")
+    return records_in(data), dump_of(kafka_peer, data)
+
+
 @pytest.mark.parametrize("codec", ["zstd", "lz4:12", "snappy", "gzip", "none"])
-def test_kafka_reads_the_same_behind_another_codec(kafka_peer: Peer, shared: Path, tmp_path: Path, codec: str) -> None:
+def test_kafka_reads_the_same_behind_another_codec(
+    kafka_peer: Peer, shared: Path, given: tuple[Records, list[str]], tmp_path: Path, codec: str
+) -> None:
     """Kafka's dump says the same of every batch and record, but for the codec and what follows from it."""
     data = copy_of_given(shared / "kafka-logs" / "data", tmp_path / "data")
-    before, dumped = records_in(data), dump_of(kafka_peer, data)
+    before, dumped = given
     assert main(["compact", "--apply", "--compression", codec, str(data)]) == 0
     assert records_in(data) == before
     assert dump_of(kafka_peer, data) == dumped
@@ -189,11 +198,19 @@ def test_kafka_reads_the_same_behind_another_codec(kafka_peer: Peer, shared: Pat
             assert served_records(bootstrap, before) == before
 
 
+@pytest.fixture(scope="module")
+def given_legacy_rows(kafka_peer: Peer, shared: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    data = copy_of_given(shared / "kafka-logs-legacy" / "data", tmp_path_factory.mktemp("legacy") / "data")
+    return legacy_rows(kafka_peer, data)
+
+
 @pytest.mark.parametrize("codec", ["zstd", "lz4", "none"])
-def test_kafka_reads_the_same_of_formats_0_and_1(kafka_peer: Peer, shared: Path, tmp_path: Path, codec: str) -> None:
+def test_kafka_reads_the_same_of_formats_0_and_1(
+    kafka_peer: Peer, shared: Path, given_legacy_rows: dict[str, list[str]], tmp_path: Path, codec: str
+) -> None:
     """They are of format 2 then; Kafka's dump says the same offsets, timestamps, keys and values, and the log opens."""
     data = copy_of_given(shared / "kafka-logs-legacy" / "data", tmp_path / "data")
-    before = legacy_rows(kafka_peer, data)
+    before = given_legacy_rows
     assert main(["compact", "--apply", "--unclean", "--compression", codec, str(data)]) == 0
     assert {name: len(rows) for name, rows in before.items()} == {path.name: 300 for path in data.glob("magic*")}
     assert legacy_rows(kafka_peer, data) == before
@@ -223,7 +240,7 @@ def legacy_rows(peer: Peer, data: Path) -> dict[str, list[str]]:
 
 def dump_of(peer: Peer, data: Path) -> list[str]:
     """What Kafka's dump prints of all data, without what a codec changes."""
-    paths = sorted(str(path) for path in data.glob("*/*.log") if not path.parent.name.startswith("__cluster"))
-    (dump,) = peer.dump_many([["--deep-iteration", "--print-data-log", "--files", ",".join(paths)]])
+    paths = sorted(path.relative_to(data) for path in data.glob("*/*.log") if not path.parent.name.startswith("__cluster"))
+    (dump,) = peer.dump_many([["--deep-iteration", "--print-data-log", "--files", ",".join(map(str, paths))]], data)
     assert dump.exit_code == 0, dump.stderr[-2000:]
     return [CODEC_DEPENDENT.sub("", line) for line in dump.stdout.decode("utf-8", "replace").splitlines()]
