@@ -137,7 +137,8 @@ def test(tier: str, strict: bool, rest: list[str]) -> None:
     run(PYTHON, "-m", "ruff", "format", "--check", ".")
     run(PYTHON, "-m", "mypy")
     run(VENV / "bin" / "lint-imports", "--no-cache")
-    workers = str(max(2, os.cpu_count() or 2))
+    # One more than cores: many tests wait for a session to expire, or for another process to start.
+    workers = str(max(2, os.cpu_count() or 2) + 1)
     command = [PYTHON, "-m", "pytest", "-n", workers, "--dist", "loadgroup", *rest]
     if TIERS[tier]:
         command += ["-m", TIERS[tier]]
