@@ -19,7 +19,7 @@ from kcli.selecting.selection import Selection
 from tests.conftest import SHARED
 from tests.oracle.brokers import copy_of_given, new_broker
 from tests.oracle.peer import Peer
-from tests.replay.delivered import delivered
+from tests.replay.delivered import delivered, delivered_of_given
 from tests.replay.runs import arrived, replay, replay_killed
 from tests.server.live import LiveServer
 
@@ -52,7 +52,7 @@ def test_what_arrives_is_what_dump_log_shows(target: Target, name: str) -> None:
     data = given(name)
     run = replay(data, "--to", target.bootstrap, "--map", r"(.*)=plain.\1", "--check")
     assert run.code == 0, run.messages
-    expected = delivered(data)
+    expected = delivered_of_given(data)
     assert {where: rows for where, rows in arrived(target.data, "plain.").items() if where in expected} == expected
 
 
@@ -63,7 +63,7 @@ def test_killed_at_random_moments(target: Target, tmp_path: Path, kept: str) -> 
     mapping = rf"(.*)={kept}.\1"
     run = replay_killed(20, 7, data, "--to", target.bootstrap, "--map", mapping, "--rate", "6K", "--check", *options)
     assert run.code == 0, run.messages
-    assert arrived(target.data, f"{kept}.") == delivered(data)
+    assert arrived(target.data, f"{kept}.") == delivered_of_given(data)
 
 
 def test_offsets_of_groups_point_at_the_same_records(target: Target) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,12 @@ def delivered(*paths: Path, options: tuple[str, ...] = ("--isolation", "read_com
         elif row.get("type") == "record" and where is not None and not row.get("isControl"):
             found.setdefault(where, []).append(record_of(row))
     return found
+
+
+@cache
+def delivered_of_given(data: Path) -> Records:
+    """The same of a directory that no test changes, and of which several tests ask."""
+    return delivered(data)
 
 
 def record_of(row: dict[str, Any]) -> tuple[Any, ...]:

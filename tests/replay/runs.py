@@ -49,5 +49,7 @@ def replay_killed(kills: int, seed: int, *args: object, least_s: float = 0.3, mo
 
 def arrived(log_directory: Path, prefix: str = "") -> Records:
     """What the topics of a target with a prefix have, for any consumer: each record once, however it is read."""
-    found = delivered(log_directory, options=("--isolation", "read_uncommitted"))
+    # Other tests may have sent much to other topics.
+    paths = sorted(path for path in log_directory.iterdir() if path.is_dir() and path.name.startswith(prefix)) if prefix else []
+    found = delivered(*(paths or [log_directory]), options=("--isolation", "read_uncommitted"))
     return {(topic.removeprefix(prefix), number): rows for (topic, number), rows in found.items() if topic.startswith(prefix)}

@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import SHARED
 from tests.log_builder import PartitionBuilder
-from tests.replay.delivered import delivered
+from tests.replay.delivered import delivered_of_given
 from tests.replay.runs import arrived, replay, replay_killed
 from tests.server.live import LiveServer
 
@@ -42,7 +42,7 @@ def test_what_arrives_is_what_dump_log_shows(target: LiveServer, name: str) -> N
     data = given(name)
     run = replay(data, "--to", address(target), "--check")
     assert run.code == 0, run.messages
-    expected = delivered(data)
+    expected = delivered_of_given(data)
     assert arrived(target.data) == expected
     assert f"checked: all {sum(map(len, expected.values())):,} records" in run.messages
     assert replay(data, "--to", address(target)).code == 0
@@ -55,7 +55,7 @@ def test_killed_at_random_moments(target: LiveServer, tmp_path: Path, kept: str)
     options = ["--progress", tmp_path / "progress"] if kept == "file" else []
     run = replay_killed(20, 5, data, "--to", address(target), "--rate", "6K", "--check", *options)
     assert run.code == 0, run.messages
-    assert arrived(target.data) == delivered(data)
+    assert arrived(target.data) == delivered_of_given(data)
 
 
 def test_from_cluster_to_cluster(target: LiveServer, tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_from_cluster_to_cluster(target: LiveServer, tmp_path: Path) -> None:
         assert replay(data, "--to", address(source)).code == 0
         run = replay(f"kafka://{address(source)}", "--to", address(target), "--map", r"(.*)=b.\1", "--check")
         assert run.code == 0, run.messages
-    assert arrived(target.data, "b.") == delivered(data)
+    assert arrived(target.data, "b.") == delivered_of_given(data)
 
 
 @pytest.mark.parametrize("options", [[], ["--name", "nightly"]], ids=str)
