@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from kcli.format.compression import deflate
 from kcli.format.record_batch import NewRecordBatch
 from kcli.format.records import Record, encode_records
 from kcli.inspect.repairing.repair import CLEAN
@@ -421,6 +422,21 @@ def test_bytes_that_were_inserted_into_a_batch_cost_no_sound_batch(tmp_path: Pat
     log.write_bytes(data[: 3 * size - 9] + b"\xff" * more + data[3 * size - 9 :])
     repair(tmp_path)
     assert segments(tmp_path)[0] == [one for one in TWOS if one != 4]
+
+
+@pytest.mark.parametrize("codec", [0, 2])
+def test_a_wrong_length_and_a_wrong_record_cost_no_batch_behind_them(tmp_path: Path, codec: int) -> None:
+    """The lengths of the records show the end; those of compressed ones nothing, so the next batch is not doubted either."""
+    records = encode_records([Record(0, 0, b"key", random.Random(1).randbytes(300))])
+    large = batch(4)._replace(records=deflate(codec, records) if codec else records, attributes=codec)
+    parts = [batch(0, 4), large, batch(5, 8), batch(13, 2), batch(15, 2)]
+    path = partition(tmp_path, "t-0", parts)
+    root_files(tmp_path, clean=False)
+    at = len(parts[0].encode())
+    patch(path / f"{0:020d}.log", at + 8, struct.pack(">i", 62))
+    patch(path / f"{0:020d}.log", at + 200, b"\0\1\2")
+    repair(tmp_path)
+    assert segments(tmp_path)[0] == [0, 5, 13, 15]
 
 
 def test_payload_that_leaves_a_gap_before_the_next_segment_is_no_batch(tmp_path: Path) -> None:

@@ -55,7 +55,14 @@ from kcli.format.structs import BATCH_LENGTH_AT, BATCH_PARTITION_LEADER_EPOCH_AT
 from kcli.inspect.quantities import format_byte_range
 from kcli.log.disk.port import Disk, DiskFile
 from kcli.log.reading.batch_records import RecordScanner
-from kcli.log.reading.batch_search import SearchBudget, find_batch, plausible_header, stated_next_offset, streamed_crc
+from kcli.log.reading.batch_search import (
+    SearchBudget,
+    find_batch,
+    plausible_header,
+    records_end,
+    stated_next_offset,
+    streamed_crc,
+)
 from kcli.log.reading.explanation import (
     Batch,
     Batches,
@@ -290,7 +297,9 @@ class LogSalvager:
                 faults[found.position] = found.message
                 if found.header is None or found.position + found.header.size_bytes != found.end_position:
                     lost = unsound[-1].header if found.kind == LOST_PLACE and unsound else found.header
-                    self._searched[found.end_position] = None if lost is None else _wrong_length(lost, found.end_position)
+                    self._searched[found.end_position] = (
+                        None if lost is None else _wrong_length(reader, lost, found.end_position)
+                    )
                 if found.kind != ZEROS:
                     is_entry = found.kind != LOST_PLACE
                     unsound.append(_Unsound(found.position, found.end_position, False, found.header, is_entry))
@@ -398,13 +407,16 @@ class LogSalvager:
         return None
 
 
-def _wrong_length(header: RecordBatch, end: int) -> WrongLength | None:
+def _wrong_length(reader: SegmentReader, header: RecordBatch, end: int) -> WrongLength | None:
     """Return what the header of a damaged batch shows that ends before byte `end`, where the next batch was found."""
     size = end - header.position
-    if header.magic != MAGIC or header.last_offset_delta < 0 or header.size_bytes < HEADER_BYTES:
+    # If records are not compressed, their lengths show the end of a batch whose own length is wrong.
+    if header.magic != MAGIC or header.codec or header.last_offset_delta < 0 or header.size_bytes < HEADER_BYTES:
         return None
     if size - header.size_bytes < HEADER_BYTES + LEAST_RECORD_BYTES:
         return None  # too few bytes for a batch with payload: they were inserted
+    if records_end(reader.file, header, SearchBudget(size), end) == end:
+        return None
     return WrongLength(header.next_offset, difference(header.size_bytes - LOG_OVERHEAD_BYTES, size - LOG_OVERHEAD_BYTES))
 
 

@@ -38,8 +38,8 @@ It is taken for payload if something else contradicts it:
 - an offset that overflows the segment's name and that nothing follows;
 - another leader epoch than leader-epoch-checkpoint has for its offset, or than the batches before and after it allow;
 - after a clean stop, an offset above each checkpoint and snapshot;
-- the damaged batch before it states another end, and the next offset is that of the found batch, so that no offset is left for
-  the bytes between: then the length is wrong, or nothing is left of the batch whose payload was found.
+- the damaged batch before it, which is not compressed, states another end, and the next offset is that of the found batch, so
+  that no offset is left for the bytes between: the length is wrong, or nothing is left of the batch whose payload was found.
 
 It is removed then, and --take-inner keeps it. The batch directly behind it may be payload of the same record, if it is
 contradicted too. The next segment's name alone does not correct its offset.
