@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from kcli.network.timing_wheel import TimerTask
 from kcli.protocol import apis
 from kcli.protocol.apis import API_KEYS
 from kcli.protocol.message import Message
@@ -206,6 +207,8 @@ def entries(root: object) -> Counter[str]:
 def _attributes(one: object) -> Iterator[tuple[str, object]]:
     slots = (getattr(kind, "__slots__", ()) for kind in type(one).__mro__)
     names = [name for some in slots for name in ((some,) if isinstance(some, str) else some)]
+    if isinstance(one, TimerTask):
+        names.remove("_bucket")  # the way back: whichever comes first would own the entries of a bucket of the timer
     for name in dict.fromkeys([*getattr(one, "__dict__", ()), *names, *getattr(one, "_fields", ())]):
         try:
             yield name, getattr(one, name)
