@@ -22,7 +22,10 @@ import asyncio
 import os
 import socket
 import struct
+import sys
 from collections.abc import Sequence
+from fcntl import ioctl
+from termios import FIONREAD
 from typing import TYPE_CHECKING, Protocol
 
 from kcli.format.primitives import Buffer
@@ -291,28 +294,43 @@ class ClientConnection(asyncio.BufferedProtocol):
             return True
         if is_small:
             self._is_waiting = True
-            buffers.wait(self._buffer_available, need)
+            buffers.wait(self, need)
         else:
             self.close(f"requests of {buffers.taken_bytes} bytes are in memory already, and its own has {need - 4}")
         return False
 
     def close_if_stalled(self) -> None:
-        """Close the connection if its request holds a large buffer and has made no progress since the last call.
+        """Close the connection if its request holds or awaits a large buffer and has made no progress since the last call.
 
-        It is called every STALLED_AFTER_S while other connections wait for a buffer.
+        It is called every STALLED_AFTER_S while connections wait for a buffer.
         """
-        if len(self._buffer) < LARGE_BUFFER_BYTES or self._is_answering or self._is_waiting or self._is_closed:
+        is_held = len(self._buffer) >= LARGE_BUFFER_BYTES and not self._is_waiting
+        if self._is_answering or self._is_closed or not (is_held or (self._is_waiting and not self.has_bytes())):
             self._seen_bytes = NOT_SEEN
             return
-        have, seen = self._end - self._start, self._seen_bytes
+        have, seen = self._end - self._start + (0 if is_held else self._pending_bytes()), self._seen_bytes
         self._seen_bytes = have
         if seen <= have < seen + LEAST_PROGRESS_BYTES and seen != NOT_SEEN:
+            awaited = "the memory that it holds" if is_held else "memory, too"
             self.close(
                 f"its request of {self._needed() - 4} bytes has {have} bytes, of which {have - seen} came in the last "
-                f"{STALLED_AFTER_S:.0f} s, and other clients wait for the memory that it holds"
+                f"{STALLED_AFTER_S:.0f} s, and other clients wait for {awaited}"
             )
 
-    def _buffer_available(self) -> None:
+    def _pending_bytes(self) -> int:
+        """Return the number of bytes that the operating system has for this connection, while it is not read."""
+        try:
+            return int.from_bytes(ioctl(self.transport.get_extra_info("socket").fileno(), FIONREAD, bytes(4)), sys.byteorder)
+        except (OSError, ValueError):
+            return 0  # it has ended
+
+    def has_bytes(self) -> bool:
+        """Return whether it would make progress with a buffer."""
+        pending = self._pending_bytes()
+        return pending >= min(LEAST_PROGRESS_BYTES, self._needed() - (self._end - self._start))
+
+    def buffer_available(self) -> None:
+        """Take a large buffer, and continue to read."""
         self._is_waiting = False
         if not self._is_closed:
             self._make_room()

@@ -12,9 +12,10 @@
 A connection returns its buffer as soon as it is empty, so memory grows with the requests in progress and not with the number of
 connections. Large and huge buffers together, and the request memory of the node (`hold`), stay below `max_bytes`
 (queued.max.request.bytes): then a connection that needs a large buffer waits, unread, until one is returned, and a request that
-needs a huge one loses its connection. Those that need one large buffer are served first. While connections wait, one that holds
-a large or huge buffer and has received less than LEAST_PROGRESS_BYTES of its request in STALLED_AFTER_S is closed: a client
-that states a large size and sends no more must not stop the others.
+needs a huge one loses its connection. Those that need one large buffer are served first, and of these the ones whose bytes the
+operating system has already. While connections wait, one that holds a large or huge buffer and has received less than
+LEAST_PROGRESS_BYTES of its request in STALLED_AFTER_S is closed, and so is one that waits itself and has sent less: a client
+that states a large size and sends no more must not stop the others, nor may many of them take the one buffer in turn.
 
 The first large buffers are slices of one mapping with huge pages: one page table entry instead of 512, which saves a sixth of
 the time for a produced megabyte on a virtual machine.
@@ -25,6 +26,7 @@ from __future__ import annotations
 import mmap
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 SMALL_BUFFER_BYTES = 16 * 1024
 MEDIUM_BUFFER_BYTES = 66 * 1024
@@ -35,9 +37,23 @@ LEAST_PROGRESS_BYTES = 16 * 1024
 MAX_KEPT_SMALL = 64
 # These are mapped together when the first one is needed.
 MAX_KEPT_LARGE = 8
+# The number of waiting connections that are asked at a time whether they have bytes: a system call each.
+MAX_ASKED = 64
 WritableBuffer = bytearray | memoryview
 # The limit of large and huge buffers together if queued.max.request.bytes sets none.
 DEFAULT_MAX_BYTES = 1 << 30
+
+
+class Waiting(Protocol):
+    """A connection that waits for a large buffer."""
+
+    def has_bytes(self) -> bool:
+        """Return whether more of its request can be read at once."""
+        ...
+
+    def buffer_available(self) -> None:
+        """Take a buffer, and continue to read."""
+        ...
 
 
 def map_buffers(count: int) -> list[memoryview]:
@@ -61,7 +77,7 @@ class BufferPool:
         self._small: list[bytearray] = []
         self._large: list[memoryview] = []
         self._is_mapped = False
-        self._waiting: tuple[deque[Callable[[], None]], ...] = (deque(), deque())  # for one large buffer, for more
+        self._waiting: tuple[deque[Waiting], ...] = (deque(), deque())  # for one large buffer, for more
         self.on_wait: Callable[[], None] = lambda: None
 
     @property
@@ -122,12 +138,18 @@ class BufferPool:
 
     def _wake(self) -> None:
         while self.is_awaited and self.has_room():
-            (self._waiting[0] or self._waiting[1]).popleft()()
+            waiting = self._waiting[0] or self._waiting[1]
+            # One that has sent nothing goes behind the others; after MAX_ASKED of them the first is served.
+            for _ in range(min(len(waiting), MAX_ASKED) - 1):
+                if waiting[0].has_bytes():
+                    break
+                waiting.rotate(-1)
+            waiting.popleft().buffer_available()
 
-    def wait(self, when_available: Callable[[], None], need: int = 0) -> None:
-        """Have `when_available` called when a large buffer is within the limit; it takes the buffer at once.
+    def wait(self, waiting: Waiting, need: int = 0) -> None:
+        """Have `waiting.buffer_available` called when a large buffer is within the limit; it takes the buffer at once.
 
         `need` are the bytes of the request.
         """
-        self._waiting[need > LARGE_BUFFER_BYTES].append(when_available)
+        self._waiting[need > LARGE_BUFFER_BYTES].append(waiting)
         self.on_wait()

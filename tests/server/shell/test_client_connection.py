@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -299,15 +300,22 @@ def test_a_file_that_is_shorter_than_it_should_be_ends_the_connection(tmp_path: 
 # -------------------------------------------------------------------------------------------------------------- memory
 
 
+class Waiter:
+    def __init__(self, buffer_available: Callable[[], None], *, has_bytes: bool = True) -> None:
+        self.buffer_available = buffer_available
+        self.has_bytes = lambda: has_bytes
+
+
 def test_a_pool_counts_and_keeps() -> None:
     pool = BufferPool(3 * LARGE_BUFFER_BYTES)
     large = [pool.take_large() for _ in range(3)]
     assert not pool.has_room() and len(pool.first(True)) == SMALL_BUFFER_BYTES
     went: list[int] = []
-    pool.wait(lambda: went.append(1))
-    pool.wait(lambda: (went.append(2), pool.take_large())[0])
+    pool.wait(Waiter(lambda: went.append(1), has_bytes=False))
+    pool.wait(Waiter(lambda: went.append(2)))
+    pool.wait(Waiter(lambda: (went.append(3), pool.take_large())[0]))
     pool.give_back(large.pop())
-    assert went == [1, 2], "the first did not take any: the second may"
+    assert went == [2, 3], "one without bytes comes last, the second did not take any: the third may"
     assert not pool.has_room() and pool.taken_bytes == 3 * LARGE_BUFFER_BYTES
 
 
@@ -412,6 +420,26 @@ def test_a_request_that_stalls_does_not_stop_the_others(monkeypatch: pytest.Monk
         )
 
     run(test, Limits(max_receive_bytes=2 * LARGE_BUFFER_BYTES))
+
+
+def test_many_that_stall_do_not_take_the_memory_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With memory for one large request, each of 150 that stalled had it for some seconds before another's turn came."""
+    monkeypatch.setattr("kcli.server.shell.driver.STALLED_AFTER_S", 3600)  # the test calls it
+
+    async def test(shell: Shell) -> None:
+        stalled = [await shell.connect() for _ in range(30)]
+        for client in stalled:
+            await client.send(framed(bytes(MB))[:70_000])
+        await shell.until(lambda: sum(client._is_waiting for client in shell.driver._clients) == 29)
+        large = await shell.connect()
+        answer = shell.driver.loop.create_task(large.ask(bytes(MB)))
+        await shell.until(lambda: sum(client._is_waiting for client in shell.driver._clients) == 30)
+        for _ in range(2):
+            shell.driver._close_stalled_clients()
+        assert len(await answer) == MB
+        await shell.until(lambda: shell.driver.connection_count == 1)
+
+    run(test, Limits(max_receive_bytes=LARGE_BUFFER_BYTES))
 
 
 def test_a_slow_request_is_served_while_no_other_waits(monkeypatch: pytest.MonkeyPatch) -> None:
