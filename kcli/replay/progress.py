@@ -199,7 +199,7 @@ class FileProgress:
             return {}
         try:
             data = self._disk.read_file(self._path, limits.MAX_TEXT_FILE_BYTES)
-            if data == self._written:
+            if self._written and data == self._written:
                 return {where: self._known[where] for where in partitions if where in self._known}
             value = json.loads(data)
             if value["kind"] != _KIND or value["version"] != _VERSION:

@@ -45,7 +45,7 @@ def test_a_controllers_failures_have_their_level_and_fields(tmp_path: Path) -> N
     controller = node.node.controller
     assert isinstance(controller, ControllerServer)
     controller.raft.storage_failed(OSError(errno.ENOSPC, "No space left on device"), 0)
-    failure = next(line for line in node.lines if "this node stops leading" in line)
+    failure = next(line for line in node.lines if "leaves the metadata quorum" in line)
     assert level_of(failure) == "ERROR"
     assert fields_of(failure)["error"] == "No space left on device"
     assert str(fields_of(failure)["path"]).endswith("__cluster_metadata-0")
