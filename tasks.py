@@ -137,8 +137,7 @@ def test(tier: str, strict: bool, rest: list[str]) -> None:
     run(PYTHON, "-m", "ruff", "format", "--check", ".")
     run(PYTHON, "-m", "mypy")
     run(VENV / "bin" / "lint-imports", "--no-cache")
-    # One more than cores: many tests wait for a session to expire, or for another process to start.
-    workers = str(max(2, os.cpu_count() or 2) + 1)
+    workers = str(max(2, os.cpu_count() or 2))
     command = [PYTHON, "-m", "pytest", "-n", workers, "--dist", "loadgroup", *rest]
     if TIERS[tier]:
         command += ["-m", TIERS[tier]]

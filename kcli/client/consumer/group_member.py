@@ -104,9 +104,9 @@ class ListenerCalls:
         then(now_ms)
 
     def taken_now(self) -> frozenset[TopicPartition]:
-        """Return the partitions that calls which are running take from the listener."""
-        running = [callback for callback, _ in self._running if callback.kind is not CallbackKind.ASSIGNED]
-        return frozenset(partition for callback in running for partition in callback.partitions)
+        """Return the partitions that calls which are running or due take from the listener."""
+        calls = [callback for callback, _ in (*self._running, *self._due) if callback.kind is not CallbackKind.ASSIGNED]
+        return frozenset(partition for callback in calls for partition in callback.partitions)
 
     def forget(self) -> None:
         """Drop the calls that are due: the listener was removed. After one that is running, nothing happens."""
@@ -345,7 +345,7 @@ class GroupMember(ABC):
             return
         taken_now = self.calls.taken_now()
         if taken_now and self.subscription.has_auto_assigned_partitions:
-            # The listener asks for this in its call for them.
+            # The listener asks for this in its call for them, or a reconciliation has begun to give them back.
             self.subscription.assign_from_subscribed(self.subscription.assigned_partitions - taken_now)
         partitions = self.subscription.assigned_partitions
         if not self.subscription.has_auto_assigned_partitions or not partitions:
