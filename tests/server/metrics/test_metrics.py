@@ -96,15 +96,18 @@ def share_fetch(address: str) -> RawClient:
 
 
 def test_a_broker_serves_its_metrics(tmp_path: Path) -> None:
+    partition_count = "kafka_server_replicamanager_partitioncount 51.0"  # orders and __share_group_state
     with serving(tmp_path, "--metrics-port", "0") as lines:
         log = "".join(lines)
         url = re.search(r"http://\S+", log)
         assert url is not None
         ask_all(address_of(lines), [create("orders", {})], 0)
         sharing = share_fetch(address_of(lines))
-        with urllib.request.urlopen(url[0], timeout=SECONDS) as answer:
-            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
-            text = answer.read().decode()
+        text, until = "", time.monotonic() + SECONDS
+        while partition_count not in text and time.monotonic() < until:  # the logs of the topic are made after it answers
+            with urllib.request.urlopen(url[0], timeout=SECONDS) as answer:
+                assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+                text = answer.read().decode()
         sharing.close()
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(url[0] + "x", timeout=SECONDS)
@@ -114,7 +117,7 @@ def test_a_broker_serves_its_metrics(tmp_path: Path) -> None:
     assert told == {metric.name for metric in METRICS} - {name for name, _ in OF_4_4}, "a metric of the catalog is not told"
     for expected in (
         'kafka_log_log_logendoffset{partition="0",topic="orders"} 0.0',
-        "kafka_server_replicamanager_partitioncount 51.0",  # orders and __share_group_state
+        partition_count,
         "kafka_server_sharesessioncache_sharesessionscount 1.0",
         'kafka_server_sharepartitionmetrics_inflightmessagecount{group="sharing",partition="0",topic="orders"} 0.0',
         'kafka_server_brokertopicmetrics_totalsharefetchrequests_total{topic="orders"} 1.0',
