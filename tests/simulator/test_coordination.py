@@ -123,8 +123,12 @@ def test_a_seed_is_a_trace_to_the_byte() -> None:
     assert f"digest {digest}" in found.stdout
 
 
+# No seed below 40 finds these since the controller has more timers: the slow tier searches for a seed of theirs.
+RARE = {"accepts commits of the epoch before", "keeps offsets of deleted topics"}
+
+
 @pytest.mark.ci
-@pytest.mark.parametrize("what", WRONG)
+@pytest.mark.parametrize("what", [pytest.param(what, marks=[pytest.mark.slow] * (what in RARE)) for what in WRONG])
 def test_a_wrong_coordinator_is_found(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the seed of the list, or by one of the first 40; and by the check of the list, so that no check is idle."""
     wrong = WRONG[what]

@@ -581,13 +581,13 @@ WRONG: dict[str, Wrong] = {
     "keeps offsets of deleted topics": Wrong(patched(OffsetManager, "of_topic", keeps_offsets), 2, "leftover_offsets"),
     "takes offsets of a deleted topic for those of a new one": Wrong(reads_offsets_by_name, 0),
     "deletes offsets of topics that members read": Wrong(
-        patched(GroupShard, "offset_delete_check", keeps_no_topic), 1, "deleted_read_offsets"
+        patched(GroupShard, "offset_delete_check", keeps_no_topic), 5, "deleted_read_offsets"
     ),
     "keeps the state epoch when offsets are set": Wrong(
         patched(share_shard, "snapshot_record", keeps_the_state_epoch), 21, "lost_deliveries"
     ),
     "keeps the share partitions of an empty group": Wrong(
-        patched(SharePartitionManager, "_group_empty", keeps_share_partitions), 210, "wrong_delivery_counts"
+        patched(SharePartitionManager, "_group_empty", keeps_share_partitions), 31, "wrong_delivery_counts"
     ),
     "keeps the start offset when offsets are set": Wrong(
         patched(ShareShard, "initialize", keeps_the_start_offset), 3, "wrong_start_offsets"
