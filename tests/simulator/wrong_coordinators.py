@@ -578,7 +578,7 @@ WRONG: dict[str, Wrong] = {
     "forgets the last task of a repartition topic": Wrong(
         patched(_Counts, "configured", forgets_the_last_task_of_repartition_topics), 0, "unseen_writes"
     ),
-    "keeps offsets of deleted topics": Wrong(patched(OffsetManager, "of_topic", keeps_offsets), 2, "leftover_offsets"),
+    "keeps offsets of deleted topics": Wrong(patched(OffsetManager, "of_topic", keeps_offsets), 47, "leftover_offsets"),
     "takes offsets of a deleted topic for those of a new one": Wrong(reads_offsets_by_name, 0),
     "deletes offsets of topics that members read": Wrong(
         patched(GroupShard, "offset_delete_check", keeps_no_topic), 5, "deleted_read_offsets"
