@@ -15,6 +15,7 @@ kcli.server.node drives it (ControllerPort).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid, random_uuid
 from kcli.log.disk.port import LogDisk
@@ -96,8 +97,9 @@ class ControllerServer:
         )
         self.snapshot_writer = SnapshotWriter(self.raft, timer, scheduler, report)
         self._snapshots = SnapshotGenerator(self.raft, self.snapshot_writer, self.state.committed_image, snapshot_times)
-        self._registrations = ControllerRegistrationManager(self.raft, self.state, network, timer, self._registration, report)
-        self._incarnation_id: Uuid | None = None
+        self._registrations = ControllerRegistrationManager(
+            self.raft, self.state, network, timer, lambda: self._registration, report
+        )
         self._apis = ControllerApis(self.raft, self.state, self.controller, scheduler, loggers)
         self.errors = self._apis.errors
 
@@ -139,17 +141,17 @@ class ControllerServer:
         if records:
             yield records
         if self.state.metadata_version >= CONTROLLER_REGISTRATION_SINCE:
-            yield [controller_record(self._registration())]
+            yield [controller_record(self._registration)]
 
+    @cached_property
     def _registration(self) -> ControllerRegistration:
-        """Return the registration of this controller; the leader writes its own, the others send it."""
+        """The registration of this process; the leader writes its own, the others send it."""
         endpoints = {
             at.name: Endpoint(at.host, at.port, at.security_protocol)
             for at in map(self._bound.resolve, self._config.advertised_controller_listeners)
         }
-        if self._incarnation_id is None:
-            self._incarnation_id = random_uuid(self._rng.randbytes)
-        return ControllerRegistration(self._config.node_id, self._incarnation_id, False, endpoints, supported_features())
+        incarnation_id = random_uuid(self._rng.randbytes)
+        return ControllerRegistration(self._config.node_id, incarnation_id, False, endpoints, supported_features())
 
 
 def raft_config(

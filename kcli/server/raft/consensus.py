@@ -57,6 +57,7 @@ from kcli.server.raft.leader_state import LeaderState
 from kcli.server.raft.messages import (
     NO_NODE,
     NO_OFFSET,
+    TOP_LEVEL_ERRORS,
     AddRaftVoter,
     AnswerArrived,
     AnyAnswer,
@@ -104,14 +105,6 @@ from kcli.server.raft.voter_changes import (
     upgrade_kraft_version,
 )
 from kcli.server.raft.voter_set import voter_ids
-
-_TOP_LEVEL_ERRORS = frozenset(
-    {
-        error_codes.INCONSISTENT_CLUSTER_ID,
-        error_codes.CLUSTER_AUTHORIZATION_FAILED,
-        error_codes.UNSUPPORTED_VERSION,
-    }
-)
 
 
 class NotLeaderError(Exception):
@@ -173,8 +166,7 @@ class RaftCore(Replica):
         others = frozenset(node_id for node_id in voter_ids(self.voters) if node_id != self.local_id)
         self.quorum.unacknowledged = others
         self.quorum.leader_endpoints = self.config.endpoints
-        timeout_ms = self.config.election_timeout_ms
-        self.quorum.deadline_ms = now_ms + timeout_ms + self.rng.below(timeout_ms)
+        self.quorum.deadline_ms = self.new_election_deadline_ms(now_ms)
 
     def shutdown(self, now_ms: int) -> list[Effect]:
         """Begin to stop: a leader hands over, another voter waits for a leader; `is_stopped` returns when that is done."""
@@ -306,7 +298,7 @@ class RaftCore(Replica):
     def _may_use(self, answer: EpochAnswer, request: Request, now_ms: int) -> bool:
         """Apply the rules of all answers; return True if the payload counts (KafkaRaftClient.maybeHandleCommonResponse)."""
         quorum, error = self.quorum, answer.error
-        if error in _TOP_LEVEL_ERRORS:
+        if error in TOP_LEVEL_ERRORS:
             if error != error_codes.UNSUPPORTED_VERSION:
                 self.report(f"a peer of the metadata quorum answers {type(request).__name__} with {error_codes.NAMES[error]}")
             return False

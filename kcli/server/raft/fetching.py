@@ -286,7 +286,7 @@ def send_fetch(replica: Replica, now_ms: int) -> None:
                 return
     ready = [server for server in replica.bootstrap_servers() if replica.requests.is_ready(server.node_id)]
     if ready:
-        _send_fetch(replica, ready[replica.rng.below(len(ready))], now_ms)
+        _send_fetch(replica, ready[replica.rng.randint(0, len(ready) - 1)], now_ms)
 
 
 def unasked_voters(replica: Replica) -> frozenset[int]:

@@ -170,17 +170,6 @@ class CommitTimes:
         return found
 
 
-class _Below:
-    """The random numbers of the core."""
-
-    def __init__(self, rng: Random) -> None:
-        self._rng = rng
-
-    def below(self, bound: int) -> int:
-        """Return a number from 0 to `bound` - 1."""
-        return self._rng.randint(0, bound - 1) if bound > 0 else 0
-
-
 class _Asked(NamedTuple):
     """A request of another node or a tool that the core has not answered yet."""
 
@@ -259,7 +248,7 @@ class KafkaRaftClient:
         if not core_config.static_voters and recorded == (config.node_id,):
             # A static quorum whose only voter is this node needs no controller.quorum.voters.
             core_config = core_config._replace(static_voters=(VoterNode(core_config.local, core_config.endpoints),))
-        self.core = RaftCore(core_config, self.log, _Below(self._rng))
+        self.core = RaftCore(core_config, self.log, self._rng)
         latest = self.log.latest_snapshot
         if latest is not None:
             self._load_snapshot(latest, now_ms)

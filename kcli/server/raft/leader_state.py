@@ -6,7 +6,7 @@ LeaderChange of this one, never by a count of replicas (section 5.4.2 of the Raf
 set of voters gives a smaller one. The leader counts itself only while it is a voter, and only what it has flushed.
 
 Check quorum: the timer starts again when enough other voters have fetched to be a majority together with the leader
-(or without it, if it is no voter any more). When it expires, the leader resigns.
+(or without it, if it is not a voter any more). When it expires, the leader resigns.
 
 One change of the voters at a time: `change` is the one that waits for an answer of the new voter, or for its commit. Fetches
 that wait (`waiting`) are answered when records are appended, when the high watermark moves, or at their deadline.
@@ -68,7 +68,7 @@ class LeaderState:
 
     __slots__ = (
         *("begin_deadline_ms", "change", "check_quorum_deadline_ms", "check_quorum_ms", "epoch_start_offset", "fetched"),
-        *("high_watermark", "is_resigning", "local", "observers", "updated", "voters", "waiting"),
+        *("high_watermark", "local", "observers", "updated", "voters", "waiting"),
     )
 
     def __init__(self, local: ReplicaKey, epoch_start_offset: int, voters: Voters, check_quorum_ms: int, now_ms: int) -> None:
@@ -83,7 +83,6 @@ class LeaderState:
         self.begin_deadline_ms = now_ms
         self.waiting: tuple[WaitingFetch, ...] = ()
         self.change: VoterChange | None = None
-        self.is_resigning = False
         # At kraft.version 0: the voters that have sent UpdateRaftVoter, which an upgrade needs.
         self.updated: tuple[VoterNode, ...] = ()
 
@@ -98,7 +97,7 @@ class LeaderState:
     def digest(self, now_ms: int) -> tuple[object, ...]:
         """Return the state as a value that can be hashed; times are relative to `now_ms`."""
         return (
-            *(self.epoch_start_offset, self.high_watermark, self.fetched, self.is_resigning, self.updated),
+            *(self.epoch_start_offset, self.high_watermark, self.fetched, self.updated),
             tuple((key, self.voters[key].end_offset, _age(self.voters[key], now_ms)) for key in sorted(self.voters)),
             tuple((key, self.observers[key].end_offset, _age(self.observers[key], now_ms)) for key in sorted(self.observers)),
             tuple((one.request_id, one.request, one.deadline_ms - now_ms, one.first) for one in self.waiting),

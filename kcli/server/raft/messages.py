@@ -40,6 +40,10 @@ from kcli.protocol import error_codes
 
 NO_NODE = -1
 NO_OFFSET = -1
+# The errors of a whole answer; any other is that of the partition.
+TOP_LEVEL_ERRORS = frozenset(
+    (error_codes.INCONSISTENT_CLUSTER_ID, error_codes.UNSUPPORTED_VERSION, error_codes.CLUSTER_AUTHORIZATION_FAILED)
+)
 # The high watermark in a Fetch whose version does not have the field: it is never behind the leader's (KIP-1166).
 HIGH_WATERMARK_NOT_SENT = 2**63 - 1
 
@@ -484,10 +488,10 @@ class Records(Protocol):
 
 
 class Random(Protocol):
-    """Random numbers."""
+    """What the core uses of kcli.log.rng.Random."""
 
-    def below(self, bound: int) -> int:
-        """Return a number from 0 to `bound` - 1; 0 if `bound` is 0."""
+    def randint(self, a: int, b: int) -> int:
+        """Return an integer N with a <= N <= b."""
 
 
 class ReplicatedLog(Protocol):

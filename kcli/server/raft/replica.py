@@ -362,10 +362,12 @@ class Replica:
 
     def election_deadline_ms(self, now_ms: int) -> int:
         """Return the end of a new election timeout; observers have none."""
-        if not self.is_voter:
-            return NEVER_MS
+        return self.new_election_deadline_ms(now_ms) if self.is_voter else NEVER_MS
+
+    def new_election_deadline_ms(self, now_ms: int) -> int:
+        """Return a random end between one and two election timeouts from now."""
         timeout_ms = self.config.election_timeout_ms
-        return now_ms + timeout_ms + self.rng.below(timeout_ms)
+        return now_ms + timeout_ms + self.rng.randint(0, max(0, timeout_ms - 1))
 
     # ------------------------------------------------------------------------------------------------------- the way out
 
@@ -598,8 +600,7 @@ class Replica:
         self._leave_role()
         others = frozenset(node_id for node_id in voter_ids(self.voters) if node_id != self.local_id)
         # A removed leader is not a voter, and waits all the same for the epoch of its successor.
-        timeout_ms = self.config.election_timeout_ms
-        self.quorum.become_resigned(successors, others, now_ms + timeout_ms + self.rng.below(timeout_ms))
+        self.quorum.become_resigned(successors, others, self.new_election_deadline_ms(now_ms))
         self._leadership_lost(leader)
 
     # ------------------------------------------------------------------------------------------------- epochs of others

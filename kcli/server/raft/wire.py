@@ -48,6 +48,7 @@ from kcli.protocol.message_errors import DecodeError, NotInVersionError
 from kcli.server.features import KRAFT_VERSION
 from kcli.server.raft.messages import (
     NO_NODE,
+    TOP_LEVEL_ERRORS,
     AddRaftVoter,
     AnyAnswer,
     ApiVersionsProbe,
@@ -82,10 +83,6 @@ _PRE_VOTE_SINCE = 2
 _CANDIDATES_SINCE = 1
 _REPLICA_STATE_SINCE = 15
 _KRAFT_VERSION_SHOWN_SINCE = 4
-# The errors of a whole answer; any other is that of the partition.
-_TOP_LEVEL_ERRORS = frozenset(
-    (error_codes.INCONSISTENT_CLUSTER_ID, error_codes.UNSUPPORTED_VERSION, error_codes.CLUSTER_AUTHORIZATION_FAILED)
-)
 
 
 class Wire(NamedTuple):
@@ -124,13 +121,9 @@ def read_answer(request: Request, response: Message, listener: str) -> AnyAnswer
 # -------------------------------------------------------------------------------------------------- parts of all messages
 
 
-def _key(node_id: int, directory_id: Uuid) -> ReplicaKey:
-    return ReplicaKey(node_id, directory_id)
-
-
 def _voter(node_id: int, directory_id: Uuid) -> ReplicaKey | None:
     """Return the voter to which a request is addressed, None if it does not say."""
-    return None if node_id < 0 else _key(node_id, directory_id)
+    return None if node_id < 0 else ReplicaKey(node_id, directory_id)
 
 
 def _endpoints(listeners: list[Message]) -> Endpoints:
@@ -181,7 +174,7 @@ def _answer_of_partition(
     api_key: int, wire: Wire, error: int, leader_id: int, epoch: int, endpoints: Endpoints, **fields: object
 ) -> Message:
     """Return the response of Vote, BeginQuorumEpoch or EndQuorumEpoch."""
-    if error in _TOP_LEVEL_ERRORS:
+    if error in TOP_LEVEL_ERRORS:
         return API_KEYS[api_key].response.new(error_code=error)
     response = API_KEYS[api_key].response
     partition = response.classes["PartitionData"](
@@ -209,7 +202,7 @@ def _read_vote(message: Message, wire: Wire) -> Request | Message:
         return _refusal(VOTE, message, wire)
     return Vote(
         message.cluster_id,
-        _key(partition.replica_id, partition.replica_directory_id),
+        ReplicaKey(partition.replica_id, partition.replica_directory_id),
         partition.replica_epoch,
         _voter(message.voter_id, partition.voter_directory_id),
         partition.last_offset_epoch,
@@ -303,7 +296,7 @@ def _read_end(message: Message, wire: Wire) -> Request | Message:
         return _refusal(END_QUORUM_EPOCH, message, wire)
     successors = [ReplicaKey(node_id) for node_id in partition.preferred_successors]
     if wire.version >= _CANDIDATES_SINCE:
-        successors = [_key(at.candidate_id, at.candidate_directory_id) for at in partition.preferred_candidates]
+        successors = [ReplicaKey(at.candidate_id, at.candidate_directory_id) for at in partition.preferred_candidates]
     endpoints = _endpoints(message.leader_endpoints)
     return EndQuorumEpoch(message.cluster_id, partition.leader_id, partition.leader_epoch, tuple(successors), endpoints)
 
@@ -350,7 +343,7 @@ def _read_fetch(message: Message, wire: Wire) -> Request | Message:
     replica_id = message.replica_state.replica_id if wire.version >= _REPLICA_STATE_SINCE else message.replica_id
     return Fetch(
         message.cluster_id,
-        _key(replica_id, partition.replica_directory_id),
+        ReplicaKey(replica_id, partition.replica_directory_id),
         partition.current_leader_epoch,
         partition.fetch_offset,
         partition.last_fetched_epoch,
@@ -387,7 +380,7 @@ def _write_fetch_answer(request: Request, answer: AnyAnswer, wire: Wire) -> Mess
     fetch = cast(FetchAnswer, answer)
     response = API_KEYS[FETCH].response
     classes = response.classes
-    if fetch.error in _TOP_LEVEL_ERRORS:
+    if fetch.error in TOP_LEVEL_ERRORS:
         return response.new(error_code=fetch.error)
     partition = classes["PartitionData"](
         partition_index=0,
@@ -441,7 +434,7 @@ def _read_fetch_snapshot(message: Message, wire: Wire) -> Request | Message:
         return _refuse_fetch_snapshot(message, wire)
     return FetchSnapshot(
         message.cluster_id,
-        _key(message.replica_id, at.replica_directory_id),
+        ReplicaKey(message.replica_id, at.replica_directory_id),
         at.current_leader_epoch,
         SnapshotId(at.snapshot_id.end_offset, at.snapshot_id.epoch),
         at.position,
@@ -488,7 +481,7 @@ def _write_fetch_snapshot_answer(request: Request, answer: AnyAnswer, wire: Wire
     fetch = cast(FetchSnapshotAnswer, answer)
     response = API_KEYS[FETCH_SNAPSHOT].response
     classes = response.classes
-    if fetch.error in _TOP_LEVEL_ERRORS:
+    if fetch.error in TOP_LEVEL_ERRORS:
         return response.new(error_code=fetch.error)
     partition = classes["PartitionSnapshot"](
         index=0,
@@ -535,7 +528,7 @@ def _listeners(api_key: int, endpoints: Endpoints) -> list[Message]:
 
 
 def _read_add(message: Message, wire: Wire) -> Request | Message:
-    voter, endpoints = _key(message.voter_id, message.voter_directory_id), _endpoints(message.listeners)
+    voter, endpoints = ReplicaKey(message.voter_id, message.voter_directory_id), _endpoints(message.listeners)
     return AddRaftVoter(message.cluster_id, voter, endpoints, message.timeout_ms, message.ack_when_committed)
 
 
@@ -552,7 +545,7 @@ def _write_add(request: Request, version: int) -> Message:
 
 
 def _read_remove(message: Message, wire: Wire) -> Request | Message:
-    return RemoveRaftVoter(message.cluster_id, _key(message.voter_id, message.voter_directory_id))
+    return RemoveRaftVoter(message.cluster_id, ReplicaKey(message.voter_id, message.voter_directory_id))
 
 
 def _write_remove(request: Request, version: int) -> Message:
@@ -577,7 +570,7 @@ def _read_update(message: Message, wire: Wire) -> Request | Message:
     return UpdateRaftVoter(
         message.cluster_id,
         message.current_leader_epoch,
-        _key(message.voter_id, message.voter_directory_id),
+        ReplicaKey(message.voter_id, message.voter_directory_id),
         _endpoints(message.listeners),
         levels.min_supported_version,
         levels.max_supported_version,

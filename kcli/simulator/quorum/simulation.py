@@ -71,17 +71,6 @@ class QuorumResult(NamedTuple):
         )
 
 
-class SeededRandom:
-    """The random numbers of the cores."""
-
-    def __init__(self, rng: Random) -> None:
-        self._rng = rng
-
-    def below(self, bound: int) -> int:
-        """Return a number from 0 to `bound` - 1."""
-        return self._rng.randrange(bound) if bound > 0 else 0
-
-
 class QuorumSimulation:
     """One run."""
 
@@ -92,7 +81,7 @@ class QuorumSimulation:
         self.time = VirtualTime(Random(f"{seed} order"), START_MS)
         self.trace = Trace(lambda: self.time.now_ms, write)
         self.conditions = _conditions(self._rng)
-        self.world = QuorumWorld(_world_config(self._rng), SeededRandom(Random(f"{seed} cores")), self.trace.add)
+        self.world = QuorumWorld(_world_config(self._rng), Random(f"{seed} cores"), self.trace.add)
         self._cuts: set[tuple[int, int]] = set()
         self._paused_until_ms: dict[int, int] = {}
         self._timers: dict[int, tuple[int, Action]] = {}

@@ -196,8 +196,8 @@ class FixedRandom:
     def __init__(self, value: int = 0) -> None:
         self.value = value
 
-    def below(self, bound: int) -> int:
-        return min(self.value, max(0, bound - 1))
+    def randint(self, a: int, b: int) -> int:
+        return min(a + self.value, b)
 
 
 class Context:
