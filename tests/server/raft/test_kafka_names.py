@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
+
+from tests.server.kafka_names import counterparts
 
 RAFT = Path(__file__).parent
 # The classes with their number of test methods in Kafka 4.3.1.
@@ -29,24 +30,4 @@ CLASSES = {
 
 def test_every_name_has_a_counterpart_or_a_reason() -> None:
     """The counterparts exist, by file and function."""
-    tests = {
-        f"{path.stem}::{name}"
-        for folder in (RAFT, RAFT.parent / "controller")
-        for path in folder.glob("test_*.py")
-        for name in re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE)
-    }
-    counts: dict[str, int] = {}
-    name_of_class = ""
-    wrong = []
-    for line in (RAFT / "kafka_names.txt").read_text().splitlines()[2:]:
-        if line in CLASSES:
-            name_of_class = line
-        elif line:
-            counts[name_of_class] = counts.get(name_of_class, 0) + 1
-            name, sign, rest = line.split(" ", 2)
-            if sign == "=":
-                wrong += [f"{name}: {one}" for one in rest.split(", ") if one not in tests]
-            elif sign != "-" or len(rest) < 10:
-                wrong.append(line)
-    assert not wrong, "\n".join(["", *wrong])
-    assert counts == CLASSES
+    assert list(counterparts(RAFT / "kafka_names.txt", CLASSES, (RAFT, RAFT.parent / "controller")))
