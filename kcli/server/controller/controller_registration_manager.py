@@ -7,6 +7,9 @@
     the answer is an error, or there is none             again after RETRY_MS
     the registration is committed                        nothing more, until a snapshot or another incarnation replaces it
 
+The request has a connection of its own, as in Kafka. Its answer waits for a commit, and that waits for the next Fetch of this
+node: behind it on one connection, that Fetch would not be read, and the leader would lose its followers.
+
 A leader writes its own registration (kcli.server.controller.controller_server). The registrations decide which levels of
 features the cluster may have, and are what DescribeCluster of a controller shows.
 """
@@ -15,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kcli.network.events import PeerAddress
+from kcli.network.events import NodeRole, PeerNode
 from kcli.network.peer_request import Answer, PeerFailure
 from kcli.network.timing_wheel import Timer
 from kcli.protocol import error_codes
@@ -25,9 +28,8 @@ from kcli.server.controller.controller_state import ControllerState
 from kcli.server.features import CONTROLLER_REGISTRATION_SINCE, METADATA_VERSION
 from kcli.server.log_lines import WarningLine
 from kcli.server.raft.kafka_raft_client import KafkaRaftClient, Network
-from kcli.server.raft.messages import SnapshotId
+from kcli.server.raft.messages import NO_NODE, SnapshotId
 from kcli.server.raft.metadata_batches import MetadataBatch
-from kcli.server.raft.voter_set import address_on, find_voter
 from kcli.state.image_records import controller_record
 from kcli.state.metadata_values import ControllerRegistration
 
@@ -72,13 +74,11 @@ class ControllerRegistrationManager:
             return
         own = self._registration()
         known = self._state.image.controllers.get(own.controller_id)
-        leader = find_voter(raft.voters, raft.leader_id)
-        address = None if leader is None else address_on(leader.endpoints, raft.config.core.listener)
-        if address is None or (known is not None and known.incarnation_id == own.incarnation_id):
+        if raft.leader_id == NO_NODE or (known is not None and known.incarnation_id == own.incarnation_id):
             return
         self._is_waiting = True
-        listener, deadline_ms = raft.config.core.listener, now_ms + TIMEOUT_MS
-        self._network.send(PeerAddress(*address), listener, CONTROLLER_REGISTRATION, _request(own), self._answered, deadline_ms)
+        leader, listener = PeerNode(raft.leader_id, NodeRole.CONTROLLER), raft.config.core.listener
+        self._network.send(leader, listener, CONTROLLER_REGISTRATION, _request(own), self._answered, now_ms + TIMEOUT_MS)
 
     def _answered(self, answer: Answer, now_ms: int) -> None:
         if not isinstance(answer, PeerFailure) and answer.error_code not in (error_codes.NONE, error_codes.NOT_CONTROLLER):

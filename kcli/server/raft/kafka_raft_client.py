@@ -40,7 +40,7 @@ from kcli.format.primitives import FormatError
 from kcli.log.disk.port import LogDisk
 from kcli.log.file_cache import FileCache
 from kcli.log.rng import Random
-from kcli.network.events import PeerAddress
+from kcli.network.events import PeerAddress, PeerNode
 from kcli.network.peer_request import Answer as PeerAnswer
 from kcli.network.peer_request import AnswerCallback, PeerFailure
 from kcli.network.peer_request import Request as PeerRequest
@@ -107,11 +107,11 @@ class RaftConfig(NamedTuple):
 
 
 class Network(Protocol):
-    """The way to other nodes: kcli.network.peers.Peers."""
+    """The way to other nodes: kcli.network.peers.Peers. The addresses of raft and a PeerNode have connections of their own."""
 
     def send(
         self,
-        destination: PeerAddress,
+        destination: PeerNode | PeerAddress,
         listener: str,
         api_key: int,
         message: PeerRequest,
@@ -638,5 +638,7 @@ class KafkaRaftClient:
         if leader == self._reported_leader or is_early:
             return
         self._reported_leader = leader
+        if leader.leader_id != NO_NODE and len(self.voters) > 1:
+            self._report(f"node {leader.leader_id} leads epoch {leader.epoch} of the metadata quorum")
         for listener in self._listeners:
             listener.on_leader_change(leader.leader_id, leader.epoch, now_ms)
