@@ -1,6 +1,7 @@
 """A soak of `kcli serve`: for hours, clients of all kinds come and go, each record comes once, and memory stays where it was.
 
     python -m tests.server.soak --hours 2
+    python -m tests.server.soak --hours 2 --pause 3      a worker rests three times as long as it worked
 
     worker            what comes and goes, again and again
     ----------------  ------------------------------------------------------------------------------------------------
@@ -16,7 +17,8 @@
 Records, offsets, transactional ids and producers expire after one or two minutes. Each of the three groups that stay must get
 each number once, and none of an aborted transaction. A line of JSON each minute has the resident memory and the descriptors of
 the broker, and the objects of kcli by type that have become more since the third line. The last line has the slope of the
-memory since then, in bytes per second, and the faults; with a fault the exit code is 1.
+memory since then, in bytes per second, that of the last half (what fills until its bound is full by then), and the faults; with
+a fault the exit code is 1.
 """
 
 from __future__ import annotations
@@ -110,8 +112,9 @@ class Ledger:
 class Soak:
     """The clients of one broker; each worker has a thread and stops at the end of a round."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, pause: float = 0.0) -> None:
         self.ledger = Ledger()
+        self._pause = pause
         self._client = {"bootstrap.servers": address}
         self._address = address.rpartition(":")
         self._names = count()
@@ -135,10 +138,12 @@ class Soak:
     def _worker(self, work: Callable[[], None], until: threading.Event) -> threading.Thread:
         def run() -> None:
             while not until.is_set() and not self.ledger.faults:
+                began = time.monotonic()
                 try:
                     work()
                 except (ClientError, OSError) as error:
                     self.ledger.faults.append(f"{work.__qualname__}: {error!r}")
+                until.wait(self._pause * (time.monotonic() - began))
 
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
@@ -343,10 +348,12 @@ def _address(process: subprocess.Popen[str], log: Path) -> str:
     raise RuntimeError(f"the broker has ended: {log.read_text()}")
 
 
-def run(directory: Path, seconds: float, interval_s: float, report: Callable[[dict[str, Any]], None]) -> list[str]:
+def run(
+    directory: Path, seconds: float, interval_s: float, report: Callable[[dict[str, Any]], None], pause: float = 0.0
+) -> list[str]:
     """Run a soak, pass a dict to `report` at each interval and at the end, and return the faults."""
     with measured_broker(directory) as broker:
-        soak = Soak(broker.address)
+        soak = Soak(broker.address, pause)
         began = time.monotonic()
         samples: list[tuple[float, int]] = []
         first = Counter[str]()
@@ -367,8 +374,9 @@ def run(directory: Path, seconds: float, interval_s: float, report: Callable[[di
                 }
             )
         soak.end()
-        slope = slope_of(samples[WARM_UP_LINES - 1 :])
-        report({"bytesPerSecond": slope, "faults": soak.ledger.faults[:10]})
+        slopes = {"bytesPerSecond": slope_of(samples[WARM_UP_LINES - 1 :])}
+        slopes["bytesPerSecondOfLastHalf"] = slope_of(samples[max(WARM_UP_LINES - 1, len(samples) // 2) :])
+        report({**slopes, "faults": soak.ledger.faults[:10]})
         return soak.ledger.faults
 
 
@@ -387,6 +395,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.server.soak", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--hours", type=float, default=2.0)
     parser.add_argument("--interval", type=float, default=60.0, metavar="SECONDS", help="between two lines")
+    parser.add_argument("--pause", type=float, default=0.0, metavar="TIMES", help="of a worker, in times of its last round")
     parser.add_argument("--directory", type=Path, help="for the broker's data and log; by default one that is removed")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -394,7 +403,7 @@ def main() -> int:
         return serve_and_count()
     with tempfile.TemporaryDirectory() as folder:
         directory = args.directory or Path(folder)
-        faults = run(directory, args.hours * 3600, args.interval, lambda line: print(json.dumps(line), flush=True))
+        faults = run(directory, args.hours * 3600, args.interval, lambda line: print(json.dumps(line), flush=True), args.pause)
     return 1 if faults else 0
 
 
