@@ -145,6 +145,7 @@ class LeaderState:
         if not self.is_voter_key(key):
             known = self.observers.get(key, ReplicaProgress(key))
             self.observers[key] = known.fetched(offset, leader_end_offset, now_ms)
+            self.heard_of(key, now_ms)
             return False
         self.voters[key.node_id] = self.voters[key.node_id].fetched(offset, leader_end_offset, now_ms)
         self.heard_of(key, now_ms)
@@ -172,10 +173,15 @@ class LeaderState:
     # ------------------------------------------------------------------------------------------------------ check quorum
 
     def heard_of(self, key: ReplicaKey, now_ms: int) -> None:
-        """Count that a voter still follows this leader."""
-        if not self.is_voter_key(key) or key.node_id == self.local.node_id:
+        """Count that a voter still follows this leader.
+
+        If no other voter is needed for a majority, an observer counts: when it becomes the second voter, the time begins with
+        its last fetch, and not with the election.
+        """
+        if key.node_id == self.local.node_id:
             return
-        self.fetched = self.fetched | {key.node_id}
+        if self.is_voter_key(key):
+            self.fetched = self.fetched | {key.node_id}
         majority = len(self.voters) // 2 + 1
         if len(self.fetched) >= (majority - 1 if self.is_voter else majority):
             self.fetched = frozenset()

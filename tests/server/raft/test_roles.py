@@ -370,6 +370,17 @@ def test_check_quorum(ids: tuple[int, ...], rounds: list[tuple[int, ...]]) -> No
     assert not led(2).is_alone
 
 
+def test_the_time_of_a_second_voter_begins_with_its_last_fetch() -> None:
+    """A leader that was alone for longer than the timeout resigned when it got a second voter, as the add-controller of a new
+    quorum does; Kafka counts a fetch of an observer if no other voter is needed for a majority."""
+    state = led(1)
+    state.update_replica(key(2), 5, 5, 9000)
+    state.set_voters((voter(1), voter(2)))
+    assert state.check_quorum_deadline_ms == 12_000
+    state.update_replica(key(3), 5, 5, 9500)
+    assert state.check_quorum_deadline_ms == 12_000, "an observer does not count once another voter is needed"
+
+
 def test_successors_and_observers() -> None:
     """The other voters by their ends, the longest first; observers are forgotten after a time without a fetch."""
     state = led(1, 2, 3, 4)
