@@ -90,6 +90,11 @@ def authorized_operations(context: RequestContext, resource_type: str, name: str
     return bits
 
 
+def all_operations(resource_type: str) -> int:
+    """Return the operations on a resource that a client may do without an authorizer."""
+    return sum(1 << _CODES[operation] for operation in _OPERATIONS[resource_type])
+
+
 class ReplicaStates:
     """The brokers as clients of one listener see them, cached for one answer."""
 

@@ -47,12 +47,12 @@ from kcli.server.controller.controller_result import ControllerRequestContext
 from kcli.server.controller.controller_state import ControllerState
 from kcli.server.controller.quorum_controller import QuorumController
 from kcli.server.events import Connection, Respond
+from kcli.server.features import CONTROLLER_REGISTRATION_SINCE, METADATA_VERSION
 from kcli.server.log_lines import CONTROLLER, Loggers, fault_line
 from kcli.server.metrics.broker_metrics import ErrorCounts
 from kcli.server.raft.kafka_raft_client import KafkaRaftClient
 from kcli.server.raft.wire import RAFT_APIS, Wire
 from kcli.server.scheduler import Scheduler
-from kcli.state.metadata_image import MetadataImage
 
 _DESCRIBED = frozenset((API_VERSIONS, DESCRIBE_CLUSTER, DESCRIBE_CONFIGS, DESCRIBE_QUORUM, LIST_PARTITION_REASSIGNMENTS))
 SERVED = _DESCRIBED | DECIDED | RAFT_APIS | frozenset(WITHOUT_SECURITY)
@@ -60,7 +60,11 @@ SERVED = _DESCRIBED | DECIDED | RAFT_APIS | frozenset(WITHOUT_SECURITY)
 _SHOWN = SERVED | {ENVELOPE}
 # The number of configurations that are described in one time slice, about 3 ms of work.
 SLICE_CONFIGS = 100
-_CONTROLLER_ENDPOINTS = 2  # the endpoint type of a DescribeCluster request
+# Endpoint types of a DescribeCluster request.
+_BROKER_ENDPOINTS = 1
+_CONTROLLER_ENDPOINTS = 2
+_ENDPOINT_TYPES_SINCE = 1
+_NO_CONTROLLER = -1
 _FEATURES_SINCE = 3
 _FEATURES_FROM_ZERO_SINCE = 4
 
@@ -125,9 +129,8 @@ class ControllerApis:
 
             read(lambda: list_partition_reassignments(request, self._state.image), answer)
         elif key == DESCRIBE_CLUSTER:
-            leader_id, listener = self._raft.leader_id, connection.listener
-            cluster_id = self._state.cluster_id
-            read(lambda: describe_cluster(request, self._state.image, cluster_id, leader_id, listener), answer)
+            listener = connection.listener
+            read(lambda: describe_cluster(request, version, self._state, self._raft.leader_id, listener), answer)
         elif key == DESCRIBE_CONFIGS:
             self._describe_configs(request, answer, respond, now_ms)
         else:
@@ -178,19 +181,33 @@ class ControllerApis:
         )
 
 
-def describe_cluster(request: Message, image: MetadataImage, cluster_id: str, leader_id: int, listener: str) -> Message:
-    """Answer DescribeCluster with the registered controllers."""
+def describe_cluster(request: Message, version: int, state: ControllerState, leader_id: int, listener: str) -> Message:
+    """Answer DescribeCluster with the registered controllers that have the listener of the request."""
     api = API_KEYS[DESCRIBE_CLUSTER]
+    level = state.image.features.get(METADATA_VERSION, 0)  # a controller that starts knows none
+    if level < CONTROLLER_REGISTRATION_SINCE:
+        sentence = f"metadata.version is {level}; clients of controllers need {CONTROLLER_REGISTRATION_SINCE} (3.7-IV0)"
+        return api.response.new(error_code=error_codes.UNSUPPORTED_VERSION, error_message=sentence)
     if request.endpoint_type != _CONTROLLER_ENDPOINTS:
-        return api.response.new(
-            error_code=error_codes.MISMATCHED_ENDPOINT_TYPE,
-            error_message="this is a controller: it can be asked for controllers only (--bootstrap-controller)",
-            cluster_id=cluster_id,
-        )
+        code = error_codes.UNSUPPORTED_ENDPOINT_TYPE
+        sentence = f"endpoint type {request.endpoint_type} is unknown; controllers have type {_CONTROLLER_ENDPOINTS}"
+        if request.endpoint_type == _BROKER_ENDPOINTS:
+            code = error_codes.MISMATCHED_ENDPOINT_TYPE
+            sentence = "this is a controller: it can be asked for controllers only (--bootstrap-controller)"
+        code = code if version >= _ENDPOINT_TYPES_SINCE else error_codes.INVALID_REQUEST
+        return api.response.new(error_code=code, error_message=sentence)
     struct = api.response.classes["DescribeClusterBroker"]
-    nodes = []
-    for controller in image.controllers.values():
-        at = controller.endpoints.get(listener) or next(iter(controller.endpoints.values()), None)
-        if at is not None:
-            nodes.append(struct(broker_id=controller.controller_id, host=at.host, port=at.port))
-    return api.response.new(endpoint_type=_CONTROLLER_ENDPOINTS, cluster_id=cluster_id, controller_id=leader_id, brokers=nodes)
+    reached = {
+        one.controller_id: one.endpoints[listener] for one in state.image.controllers.values() if listener in one.endpoints
+    }
+    response = api.response.new(
+        endpoint_type=_CONTROLLER_ENDPOINTS,
+        cluster_id=state.cluster_id,
+        controller_id=leader_id if leader_id in reached else _NO_CONTROLLER,
+        brokers=[struct(broker_id=node_id, host=at.host, port=at.port) for node_id, at in reached.items()],
+    )
+    if request.include_cluster_authorized_operations:
+        from kcli.server.apis.metadata import all_operations
+
+        response.cluster_authorized_operations = all_operations("CLUSTER")
+    return response

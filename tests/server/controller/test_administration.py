@@ -33,6 +33,7 @@ from kcli.protocol.message_errors import MessageError
 from kcli.server.config import config_results
 from kcli.server.config.loading import load_config
 from kcli.server.controller.formatting import FormatPlan, format_directories
+from kcli.server.events import Connection
 from kcli.server.raft.messages import ReplicaKey
 from kcli.state.metadata_values import ConfigResource, PartitionRegistration
 from tests.server.controller.controllers import ControllerNode
@@ -433,9 +434,32 @@ def test_the_controller_says_what_it_serves(node: ControllerNode) -> None:
     for key in (API_KEYS.keys() - served) | {ENVELOPE}:
         with pytest.raises(MessageError, match="does not serve"):
             node.send(key, request(key))
+    assert node.ask(DESCRIBE_CLUSTER, request(DESCRIBE_CLUSTER, endpoint_type=2)).brokers == []  # not with this listener
+    node.connection = Connection(2, "CONTROLLER", "127.0.0.1")
     response = node.ask(DESCRIBE_CLUSTER, request(DESCRIBE_CLUSTER, endpoint_type=2))
     assert [(one.broker_id, one.port) for one in response.brokers] == [(1, 19093)]
-    assert node.ask(DESCRIBE_CLUSTER, request(DESCRIBE_CLUSTER)).error_code == error_codes.MISMATCHED_ENDPOINT_TYPE
+    assert (response.endpoint_type, response.controller_id, response.cluster_authorized_operations) == (2, 1, -(2**31))
+    may = node.ask(DESCRIBE_CLUSTER, request(DESCRIBE_CLUSTER, endpoint_type=2, include_cluster_authorized_operations=True))
+    assert may.cluster_authorized_operations == 8096  # of Kafka without an authorizer
+    codes = [
+        node.ask(DESCRIBE_CLUSTER, request(DESCRIBE_CLUSTER, endpoint_type=kind), version).error_code
+        for version, kind in ((1, 1), (2, 3), (0, 1))
+    ]
+    assert codes == [
+        error_codes.MISMATCHED_ENDPOINT_TYPE,
+        error_codes.UNSUPPORTED_ENDPOINT_TYPE,
+        error_codes.INVALID_REQUEST,  # version 0 does not have the endpoint type, and its clients not the error
+    ]
+
+
+@pytest.mark.parametrize("level", [None, 14])
+def test_a_controller_without_registrations_does_not_describe_the_others(node: ControllerNode, level: int | None) -> None:
+    """Below metadata.version 3.7-IV0, and while a controller that starts does not know it: UNSUPPORTED_VERSION, as Kafka's."""
+    features = node.core.state.image.features
+    del features["metadata.version"]
+    features.update({} if level is None else {"metadata.version": level})
+    answer = node.ask(DESCRIBE_CLUSTER, request(DESCRIBE_CLUSTER, endpoint_type=2))
+    assert (answer.error_code, answer.brokers) == (error_codes.UNSUPPORTED_VERSION, [])
 
 
 def test_features_that_begin_at_0_are_left_out_for_older_clients(node: ControllerNode) -> None:
