@@ -86,6 +86,12 @@ class ClientConfig(NamedTuple):
         return ExponentialBackoff(self.retry_backoff_ms, self.retry_backoff_max_ms)
 
 
+class AdminConfig(NamedTuple):
+    """The settings that only administrators have: controllers to connect to, instead of brokers (KIP-919)."""
+
+    bootstrap_controllers: tuple[str, ...] = ()
+
+
 def property_name(field: str) -> str:
     """Return Kafka's name of a field."""
     return field.replace("_", ".")

@@ -14,6 +14,7 @@
                       id (it was deleted and made again)
     `update_leaders`  leaders and nodes that an answer to Produce, Fetch or a share request named (KIP-951); older
                       epochs are ignored
+    DescribeCluster   nodes are the controllers, for a client with bootstrap.controllers (KIP-919); it has no topics
 
 `topic_errors` has the error of each topic that was asked for and is not there. kcli.client.network_client sends the requests.
 """
@@ -27,11 +28,14 @@ from kcli.client.cluster import NO_EPOCH, NO_LEADER, Cluster, PartitionInfo
 from kcli.format.primitives import TopicPartition
 from kcli.network.events import PeerAddress, PeerNode
 from kcli.protocol import error_codes
-from kcli.protocol.apis import API_KEYS, METADATA
+from kcli.protocol.apis import API_KEYS, DESCRIBE_CLUSTER, METADATA
 from kcli.protocol.message import Message
+from kcli.protocol.message_errors import NotInVersionError
 
 NO_CONTROLLER = -1
 ZERO_UUID = bytes(16)
+CONTROLLER_ENDPOINTS = 2  # the endpoint type of DescribeCluster
+_ENDPOINT_TYPES_SINCE = 1
 
 # After an update: the new snapshot, and the time of the client.
 UpdateListener = Callable[[Cluster, int], None]
@@ -51,6 +55,13 @@ class LeaderIdAndEpoch(NamedTuple):
 
     leader: int
     leader_epoch: int
+
+
+def controllers_request(version: int) -> Message:
+    """Return the DescribeCluster request for the controllers (KIP-919). Raises NotInVersionError."""
+    if version < _ENDPOINT_TYPES_SINCE:
+        raise NotInVersionError(f"version {version} of DescribeCluster does not have endpoint types")
+    return API_KEYS[DESCRIBE_CLUSTER].request.new(endpoint_type=CONTROLLER_ENDPOINTS)
 
 
 class Metadata:
@@ -132,6 +143,13 @@ class Metadata:
         self.topic_names = {topic_id: name for name, topic_id in self.topic_ids.items()}
         self.internal_topics = frozenset(internal)
         self._replace(partitions, now_ms)
+
+    def update_controllers(self, response: Message, now_ms: int) -> None:
+        """Take an answer to DescribeCluster of a controller: the nodes are the controllers, and there are no topics."""
+        self.nodes = {node.broker_id: Node(node.broker_id, node.host, node.port) for node in response.brokers}
+        self.cluster_id = response.cluster_id
+        self.controller_id = response.controller_id
+        self._replace((), now_ms)
 
     def _newer(self, topic: str, found: Message, is_same_topic: bool) -> PartitionInfo:
         """Return a partition of an answer, or the known one if that is newer."""

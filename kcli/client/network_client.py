@@ -21,13 +21,16 @@ effects, which a shell executes (kcli.client.shell, or the simulator); it never 
     all that is known is forgotten)      metadata.recovery.rebootstrap.trigger.ms, or a broker answered
                                          REBOOTSTRAP_REQUIRED (KIP-1102); not with metadata.recovery.strategy=none
 
+With bootstrap.controllers (KIP-919) the nodes are the controllers: DescribeCluster is asked instead of Metadata, first at these
+addresses. An answer that shows that a node is not a controller ends what waits for metadata.
+
 Requests are not sent again here. An answer is a Message or a PeerFailure; `failure_error` makes an error of the latter.
-A broker that TLS or SASL does not let the client use ends what waits for metadata at once, too: `add_refusal_listener`.
+A node that TLS or SASL does not let the client use ends what waits for metadata at once, too: `add_refusal_listener`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from kcli.client.client_config import ClientConfig, parse_address
@@ -36,11 +39,12 @@ from kcli.client.errors import (
     ClientError,
     ConfigError,
     DisconnectedError,
+    KafkaError,
     KafkaTimeoutError,
     RequestEncodingError,
     UnsupportedVersionError,
 )
-from kcli.client.metadata import Metadata
+from kcli.client.metadata import Metadata, controllers_request
 from kcli.log.rng import Random
 from kcli.log.wall_time import WallTime
 from kcli.network.events import ClientEffect, ClientEvent, NodeRole, PeerAddress, PeerClosed, PeerNode, TokenObtained
@@ -49,14 +53,16 @@ from kcli.network.peers import Peers, PeerSettings
 from kcli.network.security import PLAINTEXT, Security
 from kcli.network.timing_wheel import Timer, TimerTask
 from kcli.protocol import error_codes
-from kcli.protocol.apis import API_KEYS, METADATA
+from kcli.protocol.apis import API_KEYS, DESCRIBE_CLUSTER, METADATA
 
 # The connections of a client to a broker; Kafka, too, has one of its own to the coordinator.
 DATA, COORDINATOR = "data", "coordinator"
 BOOTSTRAP = "bootstrap"
 REBOOTSTRAP = "rebootstrap"  # metadata.recovery.strategy
 # Takes the error, the id of the broker with which no connection has worked, None for another one, and the time.
-RefusalListener = Callable[[AuthenticationError, "int | None", int], None]
+RefusalListener = Callable[[ClientError, "int | None", int], None]
+# These answers to DescribeCluster show that bootstrap.controllers does not name controllers.
+_NOT_CONTROLLERS = (error_codes.MISMATCHED_ENDPOINT_TYPE, error_codes.UNSUPPORTED_ENDPOINT_TYPE)
 
 
 class NetworkClient:
@@ -71,11 +77,16 @@ class NetworkClient:
         start_ms: int = 0,
         wall: WallTime | None = None,
         security: Security = PLAINTEXT,
+        controllers: Sequence[str] = (),
     ) -> None:
-        """Raises ConfigError for bootstrap.servers that are no addresses."""
-        if not config.bootstrap_servers:
+        """Raises ConfigError for bootstrap.servers or bootstrap.controllers (`controllers`) that are not addresses, or both."""
+        if controllers and config.bootstrap_servers:
+            raise ConfigError("bootstrap.servers and bootstrap.controllers cannot both be set: name brokers or controllers")
+        if not controllers and not config.bootstrap_servers:
             raise ConfigError("bootstrap.servers is empty: name at least one broker, such as localhost:9092")
         self.config = config
+        self.uses_controllers = bool(controllers)
+        self._role = NodeRole.CONTROLLER if controllers else NodeRole.BROKER
         self.rng = rng
         self.effects: list[ClientEffect] = []
         self.timer = Timer(start_ms, wall)
@@ -95,7 +106,7 @@ class NetworkClient:
             on_refusal=self._refused,
         )
         self._refusal_listeners: list[RefusalListener] = []
-        self._bootstrap = [parse_address(text) for text in config.bootstrap_servers]
+        self._bootstrap = [parse_address(text) for text in controllers or config.bootstrap_servers]
         if len(self._bootstrap) > 1:
             self.peers.hurried_listener = BOOTSTRAP
         self._backoff = config.retry_backoff()
@@ -164,7 +175,7 @@ class NetworkClient:
         Without `timeout_ms` it is request.timeout.ms. `max_version` is for values that later versions do not have.
         """
         deadline_ms = self.timer.clock_ms + (self.config.request_timeout_ms if timeout_ms is None else timeout_ms)
-        self.peers.send(_broker(node_id), connection, api_key, request, callback, deadline_ms, has_answer, max_version)
+        self.peers.send(self._node(node_id), connection, api_key, request, callback, deadline_ms, has_answer, max_version)
 
     def send_to_any(
         self,
@@ -181,7 +192,7 @@ class NetworkClient:
 
     def make_ready(self, node_id: int, connection: str = DATA) -> bool:
         """Return whether a request to a broker would be sent at once; if it would not, begin to connect (Kafka: ready)."""
-        return self.peers.make_ready(_broker(node_id), connection)
+        return self.peers.make_ready(self._node(node_id), connection)
 
     def feature_level(self, name: str) -> int:
         """Return the finalized level of a feature of the cluster, 0 if it has none or no broker has reported it."""
@@ -189,15 +200,15 @@ class NetworkClient:
 
     def in_flight_count(self, node_id: int, connection: str = DATA) -> int:
         """Return how many requests to a broker have no answer yet."""
-        return self.peers.in_flight_count(_broker(node_id), connection)
+        return self.peers.in_flight_count(self._node(node_id), connection)
 
     def is_backing_off(self, node_id: int, connection: str = DATA) -> bool:
         """Return whether the last connection to a broker failed and the next one has to wait."""
-        return self.peers.is_backing_off(_broker(node_id), connection)
+        return self.peers.is_backing_off(self._node(node_id), connection)
 
     def version_for(self, node_id: int, api_key: int, connection: str = DATA) -> int | None:
         """Return the version of an API for a broker: -1 if there is none, None before the first answer of the broker."""
-        return self.peers.version_for(_broker(node_id), connection, api_key)
+        return self.peers.version_for(self._node(node_id), connection, api_key)
 
     def failure_reason(self) -> str:
         """Describe why no broker can be reached, for an error message."""
@@ -207,15 +218,15 @@ class NetworkClient:
             if reason is not None:
                 reasons.append(f"{address}: {reason}")
         for node in self.metadata.nodes.values():
-            reason = self.peers.failure_reason(_broker(node.node_id), DATA)
+            reason = self.peers.failure_reason(self._node(node.node_id), DATA)
             if reason is not None:
-                reasons.append(f"broker {node.node_id} at {PeerAddress(node.host, node.port)}: {reason}")
+                reasons.append(f"{self._role.value} {node.node_id} at {PeerAddress(node.host, node.port)}: {reason}")
         return "; ".join(reasons) or self._refusal or "the connections are open, and no answer came"
 
     def unready(self) -> list[str]:
         """Return a sentence for each broker to which a connection is needed and not there; threads may call this.
 
-        Addresses of bootstrap.servers count until the brokers are known.
+        Addresses of bootstrap.servers, or of bootstrap.controllers, count until the nodes are known.
         """
         nodes = list(self.metadata.nodes.values())
         if not nodes:
@@ -223,8 +234,9 @@ class NetworkClient:
         else:
             found = []
             for node in nodes:
-                reasons = (self.peers.unready_reason(_broker(node.node_id), connection) for connection in (DATA, COORDINATOR))
-                name = f"broker {node.node_id} at {node.host}:{node.port}"
+                peer = self._node(node.node_id)
+                reasons = (self.peers.unready_reason(peer, connection) for connection in (DATA, COORDINATOR))
+                name = f"{self._role.value} {node.node_id} at {node.host}:{node.port}"
                 found.append((name, next((reason for reason in reasons if reason is not None), None)))
         return [f"{name}: {reason}" for name, reason in found if reason is not None]
 
@@ -235,11 +247,17 @@ class NetworkClient:
     def _refused(self, failure: AuthenticationFailure, now_ms: int) -> None:
         destination = failure.peer.destination
         node_id = destination.node_id if failure.is_first and isinstance(destination, PeerNode) else None
+        self._end_waiting(AuthenticationError(failure.reason), now_ms, node_id)
+
+    def _end_waiting(self, error: ClientError, now_ms: int, node_id: int | None = None) -> None:
         for listener in self._refusal_listeners:
-            listener(AuthenticationError(failure.reason), node_id, now_ms)
+            listener(error, node_id, now_ms)
+
+    def _node(self, node_id: int) -> PeerNode:
+        return PeerNode(node_id, self._role)
 
     def _least_loaded(self) -> tuple[PeerNode | PeerAddress, str]:
-        known: list[tuple[PeerNode | PeerAddress, str]] = [(_broker(node_id), DATA) for node_id in self.metadata.nodes]
+        known: list[tuple[PeerNode | PeerAddress, str]] = [(self._node(node_id), DATA) for node_id in self.metadata.nodes]
         usable = [one for one in known if not self.peers.is_backing_off(*one)]
         if known and not usable and self.config.metadata_recovery_strategy == REBOOTSTRAP:
             known = []
@@ -290,8 +308,10 @@ class NetworkClient:
         if self._must_rebootstrap(now_ms):
             self._rebootstrap(now_ms)
         self._is_asking, self._is_update_wanted, self._asked_ms = True, False, now_ms
-        wanted = self.metadata.wanted_topics
-        self.send_to_any(METADATA, self.metadata.request, partial(self._answered, wanted))
+        if self.uses_controllers:
+            self.send_to_any(DESCRIBE_CLUSTER, controllers_request, partial(self._answered, frozenset()))
+        else:
+            self.send_to_any(METADATA, self.metadata.request, partial(self._answered, self.metadata.wanted_topics))
 
     def _must_rebootstrap(self, now_ms: int) -> bool:
         trigger_ms = self.config.metadata_recovery_rebootstrap_trigger_ms
@@ -311,8 +331,21 @@ class NetworkClient:
         if isinstance(answer, PeerFailure):
             self._failures += 1
             self._is_update_wanted = True
-            if answer.is_lasting:
+            if answer.is_lasting and self.uses_controllers and not isinstance(answer, AuthenticationFailure):
+                sentence = "a node of bootstrap.controllers is not a controller, or of a release before Kafka 3.7"
+                self._end_waiting(UnsupportedVersionError(sentence), now_ms)
+            elif answer.is_lasting:
                 self._refusal = str(failure_error(answer, METADATA))
+        elif answer.error_code == error_codes.UNSUPPORTED_VERSION and self.uses_controllers:
+            # A controller that starts does not know the cluster's metadata.version yet. Kafka's client fails at once.
+            self._failures += 1
+            self._is_update_wanted = True
+            self._refusal = answer.error_message
+        elif answer.error_code in _NOT_CONTROLLERS and self.uses_controllers:
+            self._failures += 1
+            self._is_update_wanted = True
+            sentence = answer.error_message or "a node of bootstrap.controllers is not a controller"
+            self._end_waiting(KafkaError(answer.error_code, sentence), now_ms)
         elif answer.error_code == error_codes.REBOOTSTRAP_REQUIRED:
             self._failures += 1
             self._is_update_wanted = True
@@ -323,7 +356,10 @@ class NetworkClient:
             self._is_update_wanted = True
         else:
             self._answered_ms = now_ms
-            self.metadata.update(answer, now_ms)
+            if self.uses_controllers:
+                self.metadata.update_controllers(answer, now_ms)
+            else:
+                self.metadata.update(answer, now_ms)
             is_incomplete = self._is_incomplete()
             self._failures = self._failures + 1 if is_incomplete else 0
             self._refusals = self._refusals + 1 if self.metadata.topic_errors and not is_incomplete else 0
@@ -339,10 +375,6 @@ class NetworkClient:
         )
 
 
-def _broker(node_id: int) -> PeerNode:
-    return PeerNode(node_id, NodeRole.BROKER)
-
-
 def failure_error(failure: PeerFailure, api_key: int, reason: str | None = None) -> ClientError:
     """Return the error for a request that has no answer."""
     api = API_KEYS[api_key].name
@@ -354,7 +386,8 @@ def failure_error(failure: PeerFailure, api_key: int, reason: str | None = None)
     if isinstance(failure, InvalidRequest):
         return RequestEncodingError(f"{api} is not sent, since it cannot be encoded: {failure.reason}")
     if failure is PeerFailure.UNSUPPORTED_VERSION and api_key == METADATA:
-        return UnsupportedVersionError(f"the node does not serve {api} to clients: it may be a controller, not a broker")
+        sentence = "it may be a controller (bootstrap.controllers), not a broker"
+        return UnsupportedVersionError(f"the node does not serve {api} to clients: {sentence}")
     if failure is PeerFailure.UNSUPPORTED_VERSION:
         return UnsupportedVersionError(f"the broker does not support {api} in a version that is needed here")
     return DisconnectedError(f"the connection ended before the answer to {api}{detail}")

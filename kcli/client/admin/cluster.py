@@ -4,13 +4,16 @@
     -----------------------  ---------------------------------------  --------------
     describe_cluster         DescribeCluster; Metadata before 2.8     any broker
     unregister_broker        UnregisterBroker                         the controller
+    unregister_controller    UnregisterController (Kafka 4.4)         the controller
+    describe_api_versions    ApiVersions                              each node
     describe_features        ApiVersions                              any broker
     update_features          UpdateFeatures                           the controller
     describe_metadata_quorum DescribeQuorum                           the controller
     add_raft_voter           AddRaftVoter                             the controller
     remove_raft_voter        RemoveRaftVoter                          the controller
 
-In KRaft, the controller that Metadata names is a broker: it forwards requests, since clients do not reach the controllers.
+In KRaft, the controller that Metadata names is a broker: it forwards requests, since clients do not reach the controllers. With
+bootstrap.controllers they do (KIP-919): describe_cluster then returns the controllers.
 """
 
 from __future__ import annotations
@@ -36,8 +39,8 @@ from kcli.client.admin.operation import (
     run_one,
     value_of,
 )
-from kcli.client.errors import ClientError, KafkaTimeoutError, UnsupportedVersionError
-from kcli.client.metadata import Node
+from kcli.client.errors import ClientError, KafkaError, KafkaTimeoutError, UnsupportedVersionError
+from kcli.client.metadata import Node, controllers_request
 from kcli.client.network_client import failure_error
 from kcli.format.kafka_uuid import Uuid
 from kcli.network.peer_request import Answer, PeerFailure
@@ -51,6 +54,7 @@ from kcli.protocol.apis import (
     METADATA,
     REMOVE_RAFT_VOTER,
     UNREGISTER_BROKER,
+    UNREGISTER_CONTROLLER,
     UPDATE_FEATURES,
 )
 from kcli.protocol.message import Message
@@ -66,7 +70,10 @@ _QUORUM_RETRIED = TRIED_AGAIN | {
 
 
 class ClusterDescription(NamedTuple):
-    """The brokers of a cluster; `fenced` are the ids of those that are registered and do not run, if they were asked for."""
+    """The brokers of a cluster, or its controllers with bootstrap.controllers; `controller_id` is -1 if it is not known.
+
+    `fenced` are the ids of the brokers that are registered and do not run, if they were asked for.
+    """
 
     cluster_id: str | None
     controller_id: int
@@ -182,17 +189,24 @@ class QuorumInfo(NamedTuple):
 
 
 def describe_cluster(*, include_fenced_brokers: bool = False) -> Operation[ClusterDescription]:
-    """Return the brokers of the cluster, sorted by id. Raises KafkaError."""
+    """Return the brokers of the cluster, sorted by id, or its controllers with bootstrap.controllers. Raises KafkaError."""
 
-    def request(_keys: Sequence[str], _context: RequestContext) -> Message:
+    def request(_keys: Sequence[str], context: RequestContext) -> Message:
+        if context.is_for_controller:
+            return controllers_request(context.version)
         return API_KEYS[DESCRIBE_CLUSTER].request.new(include_fenced_brokers=include_fenced_brokers)
 
     try:
         answer = yield from run_one(Call(DESCRIBE_CLUSTER, Route.ANY, request, answer_or_error), "cluster")
-    except UnsupportedVersionError:
+    except UnsupportedVersionError as unsupported:
         if include_fenced_brokers:
             raise
-        return (yield from _describe_by_metadata())
+        try:
+            return (yield from _describe_by_metadata())
+        except KafkaError as error:
+            if error.code != error_codes.UNSUPPORTED_ENDPOINT_TYPE:
+                raise
+            raise unsupported from None  # a controller does not answer Metadata
     nodes = sorted(Node(one.broker_id, one.host, one.port, one.rack) for one in answer.brokers)
     fenced = frozenset(one.broker_id for one in answer.brokers if one.is_fenced)
     return ClusterDescription(answer.cluster_id, answer.controller_id, tuple(nodes), fenced)
@@ -216,16 +230,41 @@ def unregister_broker(broker_id: int) -> Operation[None]:
     yield from run_one(Call(UNREGISTER_BROKER, Route.CONTROLLER, request, answer_or_error), "broker")
 
 
+def unregister_controller(controller_id: int) -> Operation[None]:
+    """Remove the registration of a controller that does not run any more (KIP-1312). Raises KafkaError.
+
+    Raises UnsupportedVersionError before Kafka 4.4.
+    """
+
+    def request(_keys: Sequence[str], _context: RequestContext) -> Message:
+        return API_KEYS[UNREGISTER_CONTROLLER].request.new(controller_id=controller_id)
+
+    yield from run_one(Call(UNREGISTER_CONTROLLER, Route.CONTROLLER, request, answer_or_error), "controller")
+
+
+def describe_api_versions() -> Operation[Outcomes[Node, dict[int, VersionRange]]]:
+    """Return the versions of each API that each broker has, or each controller with bootstrap.controllers, by API key."""
+
+    def read(keys: Sequence[int], answer: Message) -> Iterator[tuple[int, dict[int, VersionRange] | ClientError]]:
+        versions = {one.api_key: VersionRange(one.min_version, one.max_version) for one in answer.api_keys}
+        yield keys[0], outcome_error(answer.error_code) or versions
+
+    found = yield from describe_cluster()
+    call = Call(API_VERSIONS, Route.BROKER, _api_versions_request, read)
+    outcomes = yield from run(call, [node.node_id for node in found.nodes])
+    return {node: outcomes[node.node_id] for node in found.nodes}
+
+
+def _api_versions_request(_keys: Sequence[object], _context: RequestContext) -> Message:
+    return API_KEYS[API_VERSIONS].request.new(client_software_name="kcli", client_software_version="admin")
+
+
 # ----------------------------------------------------------------------------------------------------------------- features
 
 
 def describe_features() -> Operation[FeatureMetadata]:
     """Return the features of the cluster. Raises KafkaError."""
-
-    def request(_keys: Sequence[str], _context: RequestContext) -> Message:
-        return API_KEYS[API_VERSIONS].request.new(client_software_name="kcli", client_software_version="admin")
-
-    answer = yield from run_one(Call(API_VERSIONS, Route.ANY, request, answer_or_error), "features")
+    answer = yield from run_one(Call(API_VERSIONS, Route.ANY, _api_versions_request, answer_or_error), "features")
     return FeatureMetadata(
         {one.name: one.max_version_level for one in answer.finalized_features},
         answer.finalized_features_epoch,

@@ -127,6 +127,11 @@ def _broker_of(resource: ConfigResource) -> int:
     return int(resource.name) if is_of_node else ANY_BROKER
 
 
+def _altering_controller_of(resource: ConfigResource) -> int:
+    """Return the controller that changes a resource: the active one, but levels of loggers are those of one controller."""
+    return _broker_of(resource) if resource.type == ResourceType.BROKER_LOGGER else ANY_BROKER
+
+
 # ----------------------------------------------------------------------------------------------------------------- describe
 
 
@@ -195,7 +200,8 @@ def incremental_alter_configs(
         ]
         return kind.new(resources=asked, validate_only=validate_only)
 
-    return (yield from run(Call(INCREMENTAL_ALTER_CONFIGS, Route.BROKER, request, _read_altered, _broker_of), changes))
+    call = Call(INCREMENTAL_ALTER_CONFIGS, Route.BROKER, request, _read_altered, _broker_of)
+    return (yield from run(call._replace(controller_place=_altering_controller_of), changes))
 
 
 def _read_altered(_keys: Sequence[ConfigResource], answer: Message) -> Iterator[tuple[ConfigResource, ClientError | None]]:

@@ -17,6 +17,8 @@
                                              one key fails
     TLS or SASL does not let the client use  each key without an outcome has AuthenticationError, as in Kafka's client
     a broker
+    an API that controllers are not asked,   each key has UNSUPPORTED_ENDPOINT_TYPE, as in Kafka's client
+    with bootstrap.controllers
     default.api.timeout.ms is over           each key without an outcome has KafkaTimeoutError with the last reason
 
 The delays between tries are retry.backoff.ms to retry.backoff.max.ms. An operation that changes something may be sent again
@@ -32,6 +34,8 @@ from typing import Generic, NamedTuple, TypeVar
 from kcli.client.admin.error_sentences import kafka_error
 from kcli.client.admin.operation import (
     ANY_BROKER,
+    CONTROLLER_APIS,
+    CONTROLLER_MOVED,
     MOVED,
     Call,
     Key,
@@ -167,6 +171,11 @@ class _CallInProgress(Generic[Key, Value]):
         self._network = core.network
         self._call = call
         self._keys = keys
+        self._place = call.place
+        self._moved = MOVED[call.route] - call.settled
+        if self._network.uses_controllers:
+            self._place = call.controller_place or call.place
+            self._moved |= CONTROLLER_MOVED
         self._deadline_ms = deadline_ms
         self._done = done
         self._outcomes: Outcomes[Key, Value] = {}
@@ -188,6 +197,11 @@ class _CallInProgress(Generic[Key, Value]):
 
     def begin(self) -> None:
         """Send what can be sent."""
+        if self._network.uses_controllers and self._call.api_key not in CONTROLLER_APIS:
+            name = API_KEYS[self._call.api_key].name
+            sentence = f"controllers do not answer {name}: use bootstrap.servers (--bootstrap-server)"
+            self.end(kafka_error(error_codes.UNSUPPORTED_ENDPOINT_TYPE, sentence), self._network.timer.clock_ms)
+            return
         self._deadline = self._network.timer.schedule(self._deadline_ms, self._expired)
         self._advance()
 
@@ -197,12 +211,13 @@ class _CallInProgress(Generic[Key, Value]):
         by_node: dict[tuple[int, bool], list[Key]] = {}
         unknown: dict[object, None] = {}
         for key in list(self._waiting):
-            place = self._call.place(key)
+            place = self._place(key)
             node_id = self._node_of(place)
             if node_id is not None:
                 by_node.setdefault((node_id, key in self._fallen_back), []).append(key)
             elif self._is_missing(place):
-                message = f"the cluster has no broker {place} that is running"
+                kind = "controller" if self._network.uses_controllers else "broker"
+                message = f"the cluster has no {kind} {place} that is running"
                 self._settle(key, kafka_error(error_codes.BROKER_ID_NOT_REGISTERED, message))
             else:
                 unknown[place] = None
@@ -217,25 +232,31 @@ class _CallInProgress(Generic[Key, Value]):
     def _node_of(self, place: object) -> int | None:
         """Return the node for a place, ANY_BROKER for any, None if it is not known yet."""
         route, metadata = self._call.route, self._network.metadata
-        if route is Route.ANY:
-            return ANY_BROKER
-        if route is Route.CONTROLLER:
+        if self._is_of_controller(place):
             node_id = metadata.controller_id
             return node_id if node_id in metadata.nodes and place not in self._looked_up else None
+        if route is Route.ANY:
+            return ANY_BROKER
         if route is Route.BROKER:
             assert isinstance(place, int)
             return place if place == ANY_BROKER or place in metadata.nodes else None
         return self._nodes.get(place)
 
+    def _is_of_controller(self, place: object) -> bool:
+        """Return whether the controller answers for a place."""
+        route = self._call.route
+        is_any = route is Route.ANY or place == ANY_BROKER
+        return route is Route.CONTROLLER or (is_any and self._network.uses_controllers)
+
     def _is_missing(self, place: object) -> bool:
-        return self._call.route is Route.BROKER and self._is_updated
+        return self._call.route is Route.BROKER and self._is_updated and not self._is_of_controller(place)
 
     def _look_up(self, places: list[object]) -> None:
         if not places:
             return
         self._looked_up.update(places)
         route = self._call.route
-        if route in (Route.CONTROLLER, Route.BROKER):
+        if route in (Route.CONTROLLER, Route.BROKER) or self._network.uses_controllers:
             self._core.when_updated(partial(self._metadata_came, places))
         elif route is Route.LEADER:
             self._ask_leaders(places)
@@ -246,7 +267,8 @@ class _CallInProgress(Generic[Key, Value]):
     def _metadata_came(self, places: list[object]) -> None:
         self._is_updated = True
         self._looked_up.difference_update(places)
-        if self._call.route is Route.CONTROLLER and self._network.metadata.controller_id == NO_CONTROLLER:
+        is_of_controller = any(map(self._is_of_controller, places))
+        if is_of_controller and self._network.metadata.controller_id == NO_CONTROLLER:
             self._last_error = kafka_error(error_codes.NOT_CONTROLLER, "the cluster has no controller at the moment")
         self._advance()
 
@@ -339,7 +361,7 @@ class _CallInProgress(Generic[Key, Value]):
 
     def _settle_place(self, place: object, error: ClientError) -> None:
         for key in list(self._waiting):
-            if self._call.place(key) == place:
+            if self._place(key) == place:
                 self._settle(key, error)
 
     # --------------------------------------------------------------------------------------------------------- requests
@@ -356,7 +378,7 @@ class _CallInProgress(Generic[Key, Value]):
         call = self._fallback if self._fallback is not None and keys[0] in self._fallen_back else self._call
 
         def request(version: int) -> Message:
-            return call.request(keys, RequestContext(version, patience_ms))
+            return call.request(keys, RequestContext(version, patience_ms, self._network.uses_controllers))
 
         answered = partial(self._answered, call, keys)
         if node_id == ANY_BROKER:
@@ -372,15 +394,14 @@ class _CallInProgress(Generic[Key, Value]):
             return
         again: list[Key] = []
         unanswered = dict.fromkeys(keys)
-        moved = MOVED[self._call.route] - self._call.settled
         for key, outcome in call.read(keys, answer):
             if key not in unanswered:
                 continue
             del unanswered[key]
-            if isinstance(outcome, KafkaError) and outcome.code in self._call.retried | moved:
+            if isinstance(outcome, KafkaError) and outcome.code in self._call.retried | self._moved:
                 self._last_error = outcome
                 again.append(key)
-                if outcome.code in moved:
+                if outcome.code in self._moved:
                     self._forget(key)
             elif not self._falls_back(call, [key], outcome):
                 self._settle(key, outcome)
@@ -418,8 +439,9 @@ class _CallInProgress(Generic[Key, Value]):
 
     def _forget(self, key: Key) -> None:
         """Have the node of a key looked up again."""
-        self._nodes.pop(self._call.place(key), None)
-        if self._call.route is Route.CONTROLLER:
+        place = self._place(key)
+        self._nodes.pop(place, None)
+        if self._is_of_controller(place):
             self._network.metadata.controller_id = NO_CONTROLLER
 
     # ---------------------------------------------------------------------------------------------------------- endings
@@ -454,7 +476,8 @@ class _CallInProgress(Generic[Key, Value]):
         if isinstance(last, KafkaError):
             sentence = f"{api} did not succeed within {timeout_ms} ms: {last}"
         else:  # the reasons of the connections say more than the last failed request
-            sentence = f"no broker answered {api} within {timeout_ms} ms: {self._network.failure_reason()}"
+            kind = "controller" if self._network.uses_controllers else "broker"
+            sentence = f"no {kind} answered {api} within {timeout_ms} ms: {self._network.failure_reason()}"
         self.end(KafkaTimeoutError(sentence), now_ms)
 
     def end(self, error: ClientError, now_ms: int) -> None:

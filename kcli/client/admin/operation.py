@@ -16,6 +16,7 @@ A `Call` is a table row that says how one API is asked about many keys:
     ---------------  -----------------------------------------------------------------------------------------------------
     route            which node answers for a key (below)
     place            the part of a key that the route needs: a group id, a partition, a broker's id
+    controller_place the same with bootstrap.controllers, if it is another one
     request          makes the request for the keys of one node
     read             yields the outcome of each key in an answer; a KafkaError with a code of `retried` is tried again
     is_single        one key a request, for APIs that take no more
@@ -34,6 +35,9 @@ A `Call` is a table row that says how one API is asked about many keys:
                                                      answer or of Metadata
     BROKER       the broker with the id; ANY_BROKER  a broker that is not in new metadata fails with
                  for the least loaded one            BROKER_ID_NOT_REGISTERED
+
+With bootstrap.controllers (KIP-919) the nodes are the controllers: ANY and ANY_BROKER are the active one, as CONTROLLER is, and
+it is looked up again after NOT_LEADER_OR_FOLLOWER, too. An API that is not in CONTROLLER_APIS has UNSUPPORTED_ENDPOINT_TYPE.
 """
 
 from __future__ import annotations
@@ -43,7 +47,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar, cast
 
 from kcli.client.errors import ClientError
-from kcli.protocol import error_codes
+from kcli.protocol import apis, error_codes
 from kcli.protocol.message import Message
 
 if TYPE_CHECKING:
@@ -105,11 +109,36 @@ NOT_EXECUTED = TRIED_AGAIN - {error_codes.REQUEST_TIMED_OUT}
 METADATA_RETRIED = TRIED_AGAIN | {error_codes.REBOOTSTRAP_REQUIRED}
 
 
+# The APIs that clients may send to controllers (in Kafka's client the calls whose NodeProvider supportsUseControllers).
+CONTROLLER_APIS = frozenset(
+    (
+        apis.ADD_RAFT_VOTER,
+        apis.ALTER_PARTITION_REASSIGNMENTS,
+        apis.API_VERSIONS,
+        apis.CREATE_ACLS,
+        apis.DELETE_ACLS,
+        apis.DESCRIBE_ACLS,
+        apis.DESCRIBE_CLUSTER,
+        apis.DESCRIBE_CONFIGS,
+        apis.DESCRIBE_QUORUM,
+        apis.INCREMENTAL_ALTER_CONFIGS,
+        apis.LIST_PARTITION_REASSIGNMENTS,
+        apis.REMOVE_RAFT_VOTER,
+        apis.UNREGISTER_BROKER,
+        apis.UNREGISTER_CONTROLLER,
+        apis.UPDATE_FEATURES,
+    )
+)
+# After these errors of a controller, the active one is looked up again.
+CONTROLLER_MOVED = frozenset((error_codes.NOT_CONTROLLER, error_codes.NOT_LEADER_OR_FOLLOWER))
+
+
 class RequestContext(NamedTuple):
-    """What a request may depend on: its version, and how long the broker may take, in ms."""
+    """What a request may depend on: its version, how long the node may take, in ms, and whether it goes to a controller."""
 
     version: int
     timeout_ms: int
+    is_for_controller: bool = False
 
 
 def itself(key: object) -> object:
@@ -139,6 +168,7 @@ class Call(NamedTuple, Generic[Key, Value]):
     max_version: int | None = None
     fallback: Fallback[Key, Value] | None = None
     settled: frozenset[int] = frozenset()
+    controller_place: Callable[[Key], object] | None = None
 
 
 Outcomes = dict[Key, Value | ClientError]

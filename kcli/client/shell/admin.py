@@ -11,6 +11,10 @@ a dict (Outcomes) whose values are results or a ClientError, such as a KafkaErro
 error of one item, since the others may have been changed: `value_of` raises that of one, `values_of` the first of all. A method
 about one thing raises its error, and every method one of the whole call: a timeout, no broker, a failed authentication. An
 argument of another type than the operation's raises TypeError. Each call ends within default.api.timeout.ms.
+
+With `bootstrap.controllers` instead of `bootstrap.servers` the controllers are asked (KIP-919), also if no broker runs. They
+answer the operations whose APIs are in CONTROLLER_APIS (kcli.client.admin.operation); the others have
+UNSUPPORTED_ENDPOINT_TYPE, as in Kafka's client.
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ from kcli.client.admin import (
 )
 from kcli.client.admin.driver import AdminCore
 from kcli.client.admin.operation import Operation
-from kcli.client.client_config import ClientConfig, refuse_unknown
+from kcli.client.client_config import AdminConfig, ClientConfig, read_config, refuse_unknown
 from kcli.client.shell.client_builder import Setting, build_network, log_line, property_texts
 from kcli.client.shell.client_loop import ClientLoop
 from kcli.client.shell.client_thread import ClientThread
@@ -55,8 +59,9 @@ def _build_core(
     settings: Mapping[str, Setting], clock: Clock, log: Callable[[str], None], oauth_token: TokenFunction | None
 ) -> AdminCore:
     properties = property_texts(settings)
-    refuse_unknown(properties, ClientConfig)
-    return AdminCore(build_network(properties, clock, log, oauth_token))
+    refuse_unknown(properties, ClientConfig, AdminConfig)
+    controllers = read_config(AdminConfig, properties).bootstrap_controllers
+    return AdminCore(build_network(properties, clock, log, oauth_token, controllers))
 
 
 def _blocking(
@@ -157,6 +162,8 @@ class Admin:
     find_hanging_transactions = _blocking(transactions.find_hanging_transactions)
     describe_cluster = _blocking(cluster.describe_cluster)
     unregister_broker = _blocking(cluster.unregister_broker)
+    unregister_controller = _blocking(cluster.unregister_controller)
+    describe_api_versions = _blocking(cluster.describe_api_versions)
     describe_features = _blocking(cluster.describe_features)
     update_features = _blocking(cluster.update_features)
     describe_metadata_quorum = _blocking(cluster.describe_metadata_quorum)
@@ -249,6 +256,8 @@ class AsyncAdmin:
     find_hanging_transactions = _awaited(transactions.find_hanging_transactions)
     describe_cluster = _awaited(cluster.describe_cluster)
     unregister_broker = _awaited(cluster.unregister_broker)
+    unregister_controller = _awaited(cluster.unregister_controller)
+    describe_api_versions = _awaited(cluster.describe_api_versions)
     describe_features = _awaited(cluster.describe_features)
     update_features = _awaited(cluster.update_features)
     describe_metadata_quorum = _awaited(cluster.describe_metadata_quorum)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kcli.client.client_config import SECURITY_PREFIXES, ClientConfig, read_config
@@ -40,14 +40,19 @@ def build_network(
     clock: Clock,
     log: Callable[[str], None] | None = None,
     oauth_token: TokenFunction | None = None,
+    controllers: Sequence[str] = (),
 ) -> NetworkClient:
-    """Make the NetworkClient for properties; `log` gets a line for each connection that fails. Raises ConfigError."""
+    """Make the NetworkClient for properties; `log` gets a line for each connection that fails. Raises ConfigError.
+
+    `controllers` are the addresses of bootstrap.controllers, which only administrators have.
+    """
     config = read_config(ClientConfig, properties)
     security = PLAINTEXT
     if oauth_token is not None or any(name.startswith(SECURITY_PREFIXES) for name in properties):
         security = _build_security(properties, config, oauth_token)
     ignored: Callable[[str], None] = lambda line: None  # noqa: E731
-    return NetworkClient(config, random.SystemRandom(), log or ignored, clock.now_ms(), clock.wall_time, security)
+    parts = (random.SystemRandom(), log or ignored, clock.now_ms(), clock.wall_time, security)
+    return NetworkClient(config, *parts, controllers)
 
 
 def _build_security(properties: Mapping[str, str], config: ClientConfig, oauth_token: TokenFunction | None) -> Security:

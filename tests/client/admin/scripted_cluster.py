@@ -12,7 +12,7 @@ from kcli.client.client_config import ClientConfig
 from kcli.client.errors import ClientError
 from kcli.client.network_client import NetworkClient
 from kcli.network.events import ClosePeer, PeerClosed, PeerNode, ResponseReceived, SendRequest
-from kcli.protocol.apis import API_KEYS, API_VERSIONS, METADATA
+from kcli.protocol.apis import API_KEYS, API_VERSIONS, DESCRIBE_CLUSTER, METADATA
 from kcli.protocol.framing import encode_response, read_request_header
 from kcli.protocol.message import Message
 
@@ -26,12 +26,22 @@ Answerer = Callable[[int | None, int, Message], Any]
 
 
 class ScriptedCluster:
-    """Three brokers; `answers` has what they answer by API key, `asked` each request as (broker, API key, message)."""
+    """Three brokers; `answers` has what they answer by API key, `asked` each request as (broker, API key, message).
 
-    def __init__(self, answers: dict[int, Answerer], versions: dict[int, int] | None = None, timeout_ms: int = 1000) -> None:
+    With `controllers` they are controllers, and the client has bootstrap.controllers.
+    """
+
+    def __init__(
+        self,
+        answers: dict[int, Answerer],
+        versions: dict[int, int] | None = None,
+        timeout_ms: int = 1000,
+        controllers: bool = False,
+    ) -> None:
         self.now_ms = 0
-        config = ClientConfig(bootstrap_servers=("boot:9092",), default_api_timeout_ms=timeout_ms)
-        self.network = NetworkClient(config, random.Random(1), lambda line: None)
+        address = ("boot:9092",)
+        config = ClientConfig(bootstrap_servers=() if controllers else address, default_api_timeout_ms=timeout_ms)
+        self.network = NetworkClient(config, random.Random(1), lambda line: None, controllers=address if controllers else ())
         self.core = AdminCore(self.network)
         self.answers: dict[int, Answerer] = {METADATA: lambda *_: metadata(), **answers}
         self.versions = versions or {}
@@ -93,6 +103,14 @@ class ScriptedCluster:
             if self.versions.get(key, 0) >= 0
         ]
         return kind.new(api_keys=keys)
+
+
+def described_controllers(controller: int = 1, error: int = 0) -> Message:
+    """An answer of a controller to DescribeCluster."""
+    kind = API_KEYS[DESCRIBE_CLUSTER].response
+    one = kind.classes["DescribeClusterBroker"]
+    nodes = [one(broker_id=node, host=f"host{node}", port=9093) for node in BROKERS]
+    return kind.new(endpoint_type=2, cluster_id="id", controller_id=controller, brokers=nodes, error_code=error)
 
 
 def metadata(controller: int = 1, leaders: dict[tuple[str, int], int] | None = None, error: int = 0) -> Message:
