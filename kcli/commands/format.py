@@ -1,4 +1,12 @@
-"""`kcli format`: formats empty log directories for a node of a cluster, as kafka-storage format does."""
+"""`kcli format`: formats empty log directories for a node of a cluster, or shows what they are (Kafka: kafka-storage).
+
+option           kafka-storage
+---------------  -------------------------------------------------------------------------------------
+(none)           format
+--info           info: what each directory is; exit code 1 if one is missing, not formatted, of another
+                 node or cluster, or cannot be read
+--random-uuid    random-uuid: a new id, for a cluster or a directory
+"""
 
 from __future__ import annotations
 
@@ -6,21 +14,29 @@ import argparse
 import os
 import time
 
-from kcli.commands.output import EXIT_OK, CannotRun, print_text
+from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, print_text
 from kcli.log.disk.os_disk import OsDisk
 
-ARGUMENTS = "--config FILE"
+ARGUMENTS = "--config FILE | --random-uuid"
 DESCRIPTION = """\
 Formats the empty log directories of a configuration for a node, as kafka-storage format of Apache Kafka does;
-kcli and Kafka can then start on them. kcli serve formats an empty directory itself."""
+kcli and Kafka can then start on them. kcli serve formats an empty directory itself. --info shows what the
+directories are, and changes nothing."""
 EPILOG = """\
 A controller without controller.quorum.voters needs one of --standalone, --initial-controllers and
---no-initial-controllers. Exit codes: 0 formatted, 2 could not format."""
+--no-initial-controllers. Exit codes: 0 formatted, 1 a problem that --info found, 2 could not format."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `kcli format`."""
-    parser.add_argument("-c", "--config", metavar="FILE", required=True, help="the node's server.properties")
+    first = parser.add_mutually_exclusive_group(required=True)
+    first.add_argument("-c", "--config", metavar="FILE", help="the node's server.properties")
+    first.add_argument(
+        "--random-uuid",
+        action="store_true",
+        help="print a new id for --cluster-id, or for a directory of --initial-controllers",
+    )
+    parser.add_argument("--info", action="store_true", help="only show what the directories are; change nothing")
     parser.add_argument(
         "-t",
         "--cluster-id",
@@ -64,6 +80,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Format the log directories of the configuration and return the exit code. Raises CannotRun if that is not possible."""
+    if args.random_uuid:
+        from kcli.format.kafka_uuid import random_uuid
+
+        print_text(str(random_uuid(os.urandom)))
+        return EXIT_OK
+    return _info(args) if args.info else _format(args)
+
+
+def _info(args: argparse.Namespace) -> int:
+    """Print a line for each log directory; EXIT_FINDINGS if one is not a formatted directory of the node."""
+    from kcli.server.config import ConfigError, load_config
+    from kcli.server.controller.formatting import DirectoryProblem, describe_directories
+
+    try:
+        config = load_config(args.config, args.override, serving=False)
+    except ConfigError as error:
+        raise CannotRun(*error.faults) from None
+    code = EXIT_OK
+    for path, found in describe_directories(OsDisk(), {*config.log_dirs, config.metadata_log_dir}).items():
+        if isinstance(found, DirectoryProblem):
+            code = EXIT_FINDINGS
+            print_text(found.sentence)
+        else:
+            directory = "" if found.directory_id is None else f", directory id {found.directory_id}"
+            print_text(f"{path}: formatted for node {found.node_id} of cluster {found.cluster_id}{directory}")
+    return code
+
+
+def _format(args: argparse.Namespace) -> int:
     from kcli.server.config import ConfigError, load_config
     from kcli.server.controller.format_settings import FormatOptions, plan_format
     from kcli.server.controller.formatting import FormattingError, format_directories

@@ -125,7 +125,8 @@ def initial_features(requested: Mapping[str, int], release: str | None, *, is_dy
     for name in requested:
         check_level(name, requested[name])
     for name in levels:
-        check_dependencies(name, levels[name], metadata_version)
+        if name != KRAFT_VERSION:  # Kafka's tool formats a dynamic quorum with any metadata.version
+            check_dependencies(name, levels[name], metadata_version)
     return levels
 
 

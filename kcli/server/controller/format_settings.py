@@ -95,11 +95,9 @@ def _requested_features(texts: Sequence[str]) -> dict[str, int]:
 def _initial_voters(config: ServerConfig, options: FormatOptions, random_bytes: Callable[[int], bytes]) -> list[Voter] | None:
     """Return the first voters of a dynamic quorum; None if the metadata directory gets none."""
     listener_name = config.controller_listener_names[0].upper()
-    choices = (options.is_standalone, options.has_no_initial_controllers, options.initial_controllers is not None)
-    if config.quorum_voters and any(choices):
+    if config.quorum_voters and (options.is_standalone or options.initial_controllers is not None):
         raise FormattingError(
-            "controller.quorum.voters makes the quorum static: remove either the key, or --standalone, "
-            "--initial-controllers and --no-initial-controllers"
+            "controller.quorum.voters makes the quorum static: remove either the key, or --standalone and --initial-controllers"
         )
     if options.initial_controllers is not None:
         return parse_dynamic_voters(options.initial_controllers, listener_name)

@@ -17,7 +17,7 @@ cluster id is given.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from kcli.format.file_names import METADATA_TOPIC, FileKind, metadata_snapshot_name, partition_directory_name
@@ -97,6 +97,38 @@ def read_meta_properties(disk: Disk, directory: str) -> MetaProperties | None:
         raise FormattingError(f"{path} cannot be read: {error.message}") from error
     except NotADirectoryError as error:
         raise FormattingError(f"{directory} is not a directory") from error
+
+
+class DirectoryProblem(NamedTuple):
+    """Why a directory is not a formatted one of the same node; the sentence names it."""
+
+    sentence: str
+
+
+def describe_directories(disk: Disk, directories: Iterable[str]) -> dict[str, MetaProperties | DirectoryProblem]:
+    """Return the meta.properties of each log directory, or what is wrong with it, sorted by path (Kafka: infoCommand)."""
+    found: dict[str, MetaProperties | DirectoryProblem] = {}
+    first: tuple[str, MetaProperties] | None = None
+    for path in sorted(directories):
+        try:
+            meta = read_meta_properties(disk, path)
+        except FormattingError as error:
+            found[path] = DirectoryProblem(str(error))
+            continue
+        if meta is None:
+            is_there = disk.exists(path)
+            found[path] = DirectoryProblem(f"{path} is not formatted" if is_there else f"{path} does not exist")
+            continue
+        found[path] = meta
+        first = first or (path, meta)
+        for name, own, others in (
+            ("cluster", meta.cluster_id, first[1].cluster_id),
+            ("node", meta.node_id, first[1].node_id),
+        ):
+            if own != others:
+                found[path] = DirectoryProblem(f"{path} belongs to {name} {own}, but {first[0]} to {name} {others}")
+                break
+    return found
 
 
 def _cluster_of(found: Mapping[str, MetaProperties | None]) -> str | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kcli.commands.app import main as kcli
+from kcli.format.kafka_uuid import Uuid
 from kcli.format.metadata_files import decode_meta_properties, encode_meta_properties
 from kcli.log.disk.os_disk import OsDisk
 from kcli.protocol.control_records import KRAFT_VERSION, KRAFT_VOTERS, SNAPSHOT_FOOTER, SNAPSHOT_HEADER
@@ -198,7 +199,6 @@ def test_directories_of_two_clusters_are_refused(tmp_path: Path) -> None:
             FormatOptions(release="3.4", scram=["SCRAM-SHA-256=[name=a,password=b]"]),
             "SCRAM credentials",
         ),
-        ({}, FormatOptions(is_standalone=True, release="3.4"), "kraft.version=1 needs metadata.version"),
         ({}, FormatOptions(initial_controllers="1@host:9093"), "is not a voter"),
     ],
 )
@@ -281,3 +281,46 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert levels(tmp_path / "data").get("group.version") is None
     assert kcli(arguments) == 2
     assert "already formatted" in capsys.readouterr().err
+
+
+def test_what_the_directories_are(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """kcli format --info, as kafka-storage info: a line for each directory; a problem has the exit code 1."""
+    config = tmp_path / "server.properties"
+    names = ["a", "b", "c", "d"]
+    values = CONTROLLER | {"log.dirs": ",".join(str(tmp_path / name) for name in names)}
+
+    def info() -> tuple[int, list[str]]:
+        config.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
+        code = kcli(["format", "-c", str(config), "--info"])
+        return code, [line.removeprefix(f"{tmp_path}/") for line in capfd.readouterr().out.splitlines()]
+
+    assert info() == (1, [f"{name} does not exist" for name in names])
+    assert not (tmp_path / "a").exists()
+    assert kcli(["format", "-c", str(config), "-t", "one", "-N"]) == 0
+    capfd.readouterr()
+    code, lines = info()
+    directory_id = decode_meta_properties((tmp_path / "a/meta.properties").read_bytes()).directory_id
+    assert (code, lines[0]) == (0, f"a: formatted for node 1 of cluster one, directory id {directory_id}")
+    for name, odd in (("b", {"cluster_id": "two"}), ("c", {"node_id": 7})):
+        file = tmp_path / name / "meta.properties"
+        meta = decode_meta_properties(file.read_bytes())
+        file.write_bytes(encode_meta_properties(meta._replace(**odd), date="today"))
+    (tmp_path / "d/meta.properties").unlink()
+    code, found = info()
+    assert (code, found[1:]) == (
+        1,
+        [
+            f"b belongs to cluster two, but {tmp_path}/a to cluster one",
+            f"c belongs to node 7, but {tmp_path}/a to node 1",
+            "d is not formatted",
+        ],
+    )
+
+
+def test_a_new_id(capfd: pytest.CaptureFixture[str]) -> None:
+    """kcli format --random-uuid, as kafka-storage random-uuid."""
+    assert kcli(["format", "--random-uuid"]) == 0
+    text = capfd.readouterr().out.strip()
+    assert str(Uuid.parse(text)) == text
+    assert kcli(["format", "--random-uuid"]) == 0
+    assert capfd.readouterr().out.strip() != text
