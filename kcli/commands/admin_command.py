@@ -22,7 +22,14 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from kcli.commands.client_options import ClientLog, add_client_options, client_errors, client_properties, common_settings
+from kcli.commands.client_options import (
+    BOOTSTRAP_CONTROLLERS,
+    ClientLog,
+    add_client_options,
+    client_errors,
+    client_properties,
+    common_settings,
+)
 from kcli.commands.output import EXIT_FINDINGS, EXIT_OK, CannotRun, is_terminal, print_message, print_text
 from kcli.inspect.json_text import JsonObject, JsonValue, dump
 
@@ -61,21 +68,25 @@ Exit codes: 0 done; 1 the cluster refused the request, or no topic or group has 
 run, or there was no answer in time. docs/administration.md has examples."""
 
 
-def add_action(actions: Actions, name: str, run: Action, text: str, epilog: str = "") -> argparse.ArgumentParser:
+def add_action(
+    actions: Actions, name: str, run: Action, text: str, epilog: str = "", takes_controllers: bool = False
+) -> argparse.ArgumentParser:
     """Add an action with the options that all of them have; `text` is a line of help.
+
+    `takes_controllers` adds --bootstrap-controller, for actions that controllers answer as well (KIP-919).
 
     If the cluster refuses something (KafkaError), the action ends with a message and exit code 1.
     """
     description = f"{text[0].upper()}{text[1:]}."
     parser = actions.add_parser(name, help=text, description=description, epilog=epilog or None)
     parser.set_defaults(run_action=_answered(run))
-    add_connection(parser, has_names=name == "list")
+    add_connection(parser, has_names=name == "list", takes_controllers=takes_controllers)
     return parser
 
 
-def add_connection(parser: argparse.ArgumentParser, has_names: bool = False) -> None:
+def add_connection(parser: argparse.ArgumentParser, has_names: bool = False, takes_controllers: bool = False) -> None:
     """Add the options for the connection and the output."""
-    group = add_client_options(parser, "connection and output")
+    group = add_client_options(parser, "connection and output", takes_controllers)
     group.add_argument(
         "--timeout",
         metavar="SECONDS",
@@ -108,7 +119,10 @@ def run_action(args: argparse.Namespace) -> int:
 
 def settings_of(args: argparse.Namespace) -> dict[str, str]:
     """Return the settings of the client for the options; a file may have those of other clients. Raises CannotRun."""
-    settings = common_settings(client_properties(args))
+    properties = client_properties(args)
+    settings = common_settings(properties)
+    if BOOTSTRAP_CONTROLLERS in properties and hasattr(args, "bootstrap_controller"):
+        settings[BOOTSTRAP_CONTROLLERS] = properties[BOOTSTRAP_CONTROLLERS]
     if args.timeout is not None or "default.api.timeout.ms" not in settings:
         settings["default.api.timeout.ms"] = str(max(int((args.timeout or DEFAULT_TIMEOUT_S) * 1000), 1))
     return settings

@@ -30,7 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "configs": ("configs", "show and change the configurations of a running cluster"),
     "groups": ("groups", "list, describe, reset and delete groups of a running cluster"),
     "transactions": ("transactions", "list, describe, find and abort transactions of a running cluster"),
-    "cluster": ("cluster", "show nodes, quorum, features and log directories of a running cluster"),
+    "cluster": ("cluster", "show nodes, quorum, features and log directories of a running cluster; change voters"),
     "simulate": ("simulate", "run a broker in virtual time with crashes and disk errors, from a random seed"),
     "completion": ("completion", "print the completion script of kcli for bash, zsh or fish"),
 }

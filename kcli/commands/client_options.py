@@ -5,6 +5,7 @@ option                       later ones win over earlier ones
 --command-config FILE        settings, in Kafka's format; the place for passwords
 --command-property KEY=VALUE a setting; may be repeated for other settings
 --bootstrap-server           bootstrap.servers; without it and the setting, 127.0.0.1:9092
+--bootstrap-controller       bootstrap.controllers, instead of bootstrap.servers (KIP-919); of some commands
 options of the command       such as --acks
 """
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 BOOTSTRAP = "bootstrap.servers"
+BOOTSTRAP_CONTROLLERS = "bootstrap.controllers"
 NOTICE_S = 0.4
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")  # compression.type
 # The timeouts of producers and consumers are a minute, so that they survive the restart of a broker; if the user sets one of
@@ -32,14 +34,23 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")  # compression.type
 _OWN_TIMEOUTS = ("default.api.timeout.ms", "max.block.ms")
 
 
-def add_client_options(parser: argparse.ArgumentParser, title: str = "cluster") -> argparse._ArgumentGroup:
+def add_client_options(
+    parser: argparse.ArgumentParser, title: str = "cluster", takes_controllers: bool = False
+) -> argparse._ArgumentGroup:
     """Add the options in a group of their own, and return it."""
     group = parser.add_argument_group(title)
-    group.add_argument(
+    first = group.add_mutually_exclusive_group() if takes_controllers else group
+    first.add_argument(
         "--bootstrap-server",
         metavar="HOST:PORT",
         help=f"brokers to connect to first, separated by commas ({DEFAULT_BOOTSTRAP})",
     )
+    if takes_controllers:
+        first.add_argument(
+            "--bootstrap-controller",
+            metavar="HOST:PORT",
+            help="controllers to connect to first, separated by commas: no broker is needed",
+        )
     group.add_argument("--command-config", metavar="FILE", help="read settings of the client from this properties file")
     group.add_argument(
         "--command-property",
@@ -162,9 +173,15 @@ def client_properties(args: argparse.Namespace, own: Mapping[str, str | None] | 
             raise CannotRun(f"--command-property names {name.strip()} twice")
         given[name.strip()] = value.strip()
     settings |= given
-    settings.setdefault(BOOTSTRAP, DEFAULT_BOOTSTRAP)
-    if args.bootstrap_server is not None:
+    controllers = getattr(args, "bootstrap_controller", None)
+    if controllers is not None:
+        settings.pop(BOOTSTRAP, None)
+        settings[BOOTSTRAP_CONTROLLERS] = controllers
+    elif args.bootstrap_server is not None:
+        settings.pop(BOOTSTRAP_CONTROLLERS, None)
         settings[BOOTSTRAP] = args.bootstrap_server
+    if BOOTSTRAP_CONTROLLERS not in settings or not hasattr(args, "bootstrap_controller"):
+        settings.setdefault(BOOTSTRAP, DEFAULT_BOOTSTRAP)
     return settings | {name: value for name, value in (own or {}).items() if value is not None}
 
 

@@ -1,11 +1,20 @@
-"""`kcli cluster`: the nodes, quorum, features and log directories of a running cluster (Kafka: kafka-cluster,
-kafka-metadata-quorum, kafka-features, kafka-log-dirs).
+"""`kcli cluster`: the nodes, quorum, features and log directories of a running cluster.
+
+action                             Kafka's tool
+---------------------------------  --------------------------------------------------
+nodes, unregister,                 kafka-cluster list-endpoints, cluster-id, unregister
+unregister-controller
+api-versions                       kafka-broker-api-versions
+quorum, add-controller,            kafka-metadata-quorum
+remove-controller
+features                           kafka-features describe
+log-dirs                           kafka-log-dirs
 """
 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.commands.admin_command import (
     ACTION_USAGE,
@@ -14,6 +23,7 @@ from kcli.commands.admin_command import (
     add_actions,
     ask,
     cell,
+    done,
     instant,
     print_lines,
     run_action,
@@ -27,11 +37,15 @@ from kcli.inspect.json_text import JsonObject, dump
 from kcli.network.events import PeerAddress
 
 if TYPE_CHECKING:
-    from kcli.client.admin.cluster import QuorumInfo
+    from kcli.client.admin.cluster import QuorumInfo, RaftEndpoint
     from kcli.client.admin.log_dirs import LogDirDescription
+    from kcli.commands.admin_command import Actions
+    from kcli.format.kafka_uuid import Uuid
 
 USAGE = ACTION_USAGE
-DESCRIPTION = "Shows the nodes, quorum, features and log directories of a running cluster."
+DESCRIPTION = """\
+Shows the nodes, quorum, features and log directories of a running cluster, changes the voters of the quorum, and
+removes the registrations of nodes that do not run any more."""
 EPILOG = action_epilog("cluster")
 
 _NODES = (
@@ -51,6 +65,14 @@ _REPLICAS = (
     ("last fetch", "lastFetch"),
     ("last caught up", "lastCaughtUp"),
     ("listeners", "listeners"),
+)
+_API_VERSIONS = (
+    ("node", "node"),
+    ("API", "api"),
+    ("key", "apiKey"),
+    ("from", "minVersion"),
+    ("to", "maxVersion"),
+    ("usable", "usableVersion"),
 )
 _FEATURES = (
     ("feature", "feature"),
@@ -75,12 +97,18 @@ run = run_action
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the actions of `kcli cluster`."""
     actions = add_actions(parser)
-    nodes = add_action(actions, "nodes", _nodes, "show the brokers and the cluster's id")
+    help_text = "show the brokers, or the controllers, and the cluster's id"
+    nodes = add_action(actions, "nodes", _nodes, help_text, takes_controllers=True)
     nodes.add_argument(
         "--include-fenced-brokers", action="store_true", help="show also brokers that are registered, but fenced"
     )
-    add_action(actions, "quorum", _quorum, "show the voters and observers of the metadata quorum")
-    add_action(actions, "features", _features, "show the features with their levels")
+    help_text = "show the versions of each API that the brokers, or the controllers, have"
+    add_action(actions, "api-versions", _api_versions, help_text, takes_controllers=True)
+    _add_unregistering(actions)
+    help_text = "show the voters and observers of the metadata quorum"
+    add_action(actions, "quorum", _quorum, help_text, takes_controllers=True)
+    _add_voter_changes(actions)
+    add_action(actions, "features", _features, "show the features with their levels", takes_controllers=True)
     dirs = add_action(actions, "log-dirs", _log_dirs, "show the log directories of brokers")
     dirs.add_argument(
         "--broker-list", metavar="IDS", action="append", default=[], help="only these brokers: ids, separated by commas (all)"
@@ -94,9 +122,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_unregistering(actions: Actions) -> None:
+    for name, run, kind in (
+        ("unregister", _unregister_broker, "broker"),
+        ("unregister-controller", _unregister_controller, "controller"),
+    ):
+        since = "" if kind == "broker" else " (Kafka 4.4)"
+        help_text = f"remove the registration of a {kind} that does not run any more{since}"
+        one = add_action(actions, name, run, help_text, takes_controllers=True)
+        one.add_argument("--id", metavar="ID", type=_node_id, required=True, help=f"the node id of the {kind}")
+
+
+def _add_voter_changes(actions: Actions) -> None:
+    help_text = "make a controller that runs a voter of the quorum"
+    adding = add_action(actions, "add-controller", _add_controller, help_text, takes_controllers=True)
+    adding.add_argument(
+        "--config", metavar="FILE", required=True, help="the server.properties of the controller, on its machine"
+    )
+    help_text = "make a voter of the quorum an observer, so that it can be stopped"
+    removing = add_action(actions, "remove-controller", _remove_controller, help_text, takes_controllers=True)
+    removing.add_argument("--controller-id", metavar="ID", type=_node_id, required=True, help="the node id of the voter")
+    removing.add_argument(
+        "--controller-directory-id",
+        metavar="ID",
+        required=True,
+        help="the id of its metadata directory, as cluster quorum shows",
+    )
+    for one in (adding, removing):
+        one.add_argument("--dry-run", action="store_true", help="only show what would be changed")
+
+
+def _node_id(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not the id of a node")
+    return int(text)
+
+
 def _nodes(args: argparse.Namespace) -> int:
     from kcli.client.admin.cluster import describe_cluster
 
+    if args.include_fenced_brokers and args.bootstrap_controller is not None:
+        raise CannotRun("--include-fenced-brokers is for brokers: it needs --bootstrap-server")
     found = ask(args, describe_cluster(include_fenced_brokers=args.include_fenced_brokers))
     rows: list[JsonObject] = [
         {
@@ -113,6 +179,49 @@ def _nodes(args: argparse.Namespace) -> int:
         print_lines([dump({"clusterId": found.cluster_id, "controllerId": found.controller_id, "nodes": rows})])
     else:
         print_lines([f"cluster {cell(found.cluster_id)}", *table(rows, _NODES)])
+    return EXIT_OK
+
+
+def _api_versions(args: argparse.Namespace) -> int:
+    from kcli.client.admin.cluster import describe_api_versions
+    from kcli.protocol.apis import API_KEYS
+
+    found, code = values_of(ask(args, describe_api_versions()), lambda node: f"node {node.node_id}")
+    rows: list[JsonObject] = []
+    for node, versions in found.items():
+        for key, (lowest, highest) in sorted(versions.items()):
+            own = API_KEYS.get(key)
+            usable = -1 if own is None else min(highest, own.highest_version)
+            is_usable = own is not None and usable >= max(lowest, own.lowest_version)
+            rows.append(
+                {
+                    "node": node.node_id,
+                    "host": node.host,
+                    "port": node.port,
+                    "api": None if own is None else own.name,
+                    "apiKey": key,
+                    "minVersion": lowest,
+                    "maxVersion": highest,
+                    "usableVersion": usable if is_usable else None,
+                }
+            )
+    show(args, rows, _API_VERSIONS)
+    return code
+
+
+def _unregister_broker(args: argparse.Namespace) -> int:
+    from kcli.client.admin.cluster import unregister_broker
+
+    ask(args, unregister_broker(args.id))
+    done(args, {"broker": args.id, "registered": False}, f"broker {args.id} is no longer registered")
+    return EXIT_OK
+
+
+def _unregister_controller(args: argparse.Namespace) -> int:
+    from kcli.client.admin.cluster import unregister_controller
+
+    ask(args, unregister_controller(args.id))
+    done(args, {"controller": args.id, "registered": False}, f"controller {args.id} is no longer registered")
     return EXIT_OK
 
 
@@ -151,6 +260,75 @@ def _replica_rows(found: QuorumInfo) -> list[JsonObject]:
             }
         )
     return rows
+
+
+class _AddedController(NamedTuple):
+    """A controller as add-controller names it to the quorum."""
+
+    node_id: int
+    directory_id: Uuid
+    endpoints: tuple[RaftEndpoint, ...]
+
+
+def _read_controller(path: str) -> _AddedController:
+    """Return the controller of a server.properties; its directory must be formatted. Raises CannotRun."""
+    from kcli.client.admin.cluster import RaftEndpoint
+    from kcli.log.disk.os_disk import OsDisk
+    from kcli.server.config import ConfigError, load_config
+    from kcli.server.controller.formatting import FormattingError, read_meta_properties
+
+    try:
+        config = load_config(path, [], serving=False)
+        meta = read_meta_properties(OsDisk(), config.metadata_log_dir)
+    except ConfigError as error:
+        raise CannotRun(*error.faults) from None
+    except FormattingError as error:
+        raise CannotRun(str(error)) from None
+    if not config.is_controller:
+        raise CannotRun(f"{path}: process.roles does not contain controller")
+    if meta is None or meta.directory_id is None:
+        raise CannotRun(f"{config.metadata_log_dir} has no directory id: format it with kcli format --no-initial-controllers")
+    if not config.advertised_controller_listeners:
+        raise CannotRun(f"{path}: listeners has none of controller.listener.names")
+    endpoints = (
+        RaftEndpoint(one.name.upper(), one.host or "localhost", one.port) for one in config.advertised_controller_listeners
+    )
+    return _AddedController(config.node_id, meta.directory_id, tuple(endpoints))
+
+
+def _add_controller(args: argparse.Namespace) -> int:
+    from kcli.client.admin.cluster import add_raft_voter
+
+    found = _read_controller(args.config)
+    if not args.dry_run:
+        ask(args, add_raft_voter(*found))
+    listeners = [f"{one.name}://{PeerAddress(one.host, one.port)}" for one in found.endpoints]
+    row = {
+        "controller": found.node_id,
+        "directoryId": str(found.directory_id),
+        "listeners": listeners,
+        "added": not args.dry_run,
+    }
+    verb = "would add" if args.dry_run else "added"
+    done(args, row, f"{verb} controller {found.node_id} with directory id {found.directory_id} at {', '.join(listeners)}")
+    return EXIT_OK
+
+
+def _remove_controller(args: argparse.Namespace) -> int:
+    from kcli.client.admin.cluster import remove_raft_voter
+    from kcli.format.kafka_uuid import Uuid
+    from kcli.format.primitives import FormatError
+
+    try:
+        directory_id = Uuid.parse(args.controller_directory_id)
+    except FormatError as error:
+        raise CannotRun(f"--controller-directory-id: {error.message}") from None
+    if not args.dry_run:
+        ask(args, remove_raft_voter(args.controller_id, directory_id))
+    row = {"controller": args.controller_id, "directoryId": str(directory_id), "removed": not args.dry_run}
+    verb = "would remove" if args.dry_run else "removed"
+    done(args, row, f"{verb} controller {args.controller_id} with directory id {directory_id}")
+    return EXIT_OK
 
 
 def _features(args: argparse.Namespace) -> int:

@@ -66,9 +66,10 @@ run = run_action
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the actions of `kcli configs`."""
     actions = add_actions(parser)
-    describing = add_action(actions, "describe", _describe, "show configurations")
+    describing = add_action(actions, "describe", _describe, "show configurations", takes_controllers=True)
     describing.add_argument("--all", action="store_true", help="show also configs that have their default value")
-    altering = add_action(actions, "alter", _alter, "change some configurations of a topic, broker, group or other entity")
+    help_text = "change some configurations of a topic, broker, group or other entity"
+    altering = add_action(actions, "alter", _alter, help_text, takes_controllers=True)
     for one in (describing, altering):
         one.add_argument("--entity-type", choices=list(_TYPES), metavar="TYPE", help=", ".join(_TYPES))
         one.add_argument("--entity-name", metavar="NAME", help="name of the entity; for a broker its id")
@@ -147,11 +148,13 @@ def _resource(kind: str, name: str) -> ConfigResource:
 
 
 def _all_of(kind: str) -> Operation[list[ConfigResource]]:
-    """Return the resources of a type; brokers before Kafka 4.1 list those of client metrics only."""
+    """Return the resources of a type; brokers before Kafka 4.1 list those of client metrics only, controllers none."""
     from kcli.client.admin.brokers import live_brokers
+    from kcli.client.admin.cluster import describe_cluster
     from kcli.client.admin.configs import list_config_resources
     from kcli.client.admin.topics import list_topics
-    from kcli.client.errors import UnsupportedVersionError
+    from kcli.client.errors import KafkaError, UnsupportedVersionError
+    from kcli.protocol import error_codes
 
     try:
         return (yield from list_config_resources([_resource(kind, "").type]))
@@ -161,6 +164,10 @@ def _all_of(kind: str) -> Operation[list[ConfigResource]]:
         if kind in ("BROKER", "BROKER_LOGGER"):
             return [_resource(kind, str(broker)) for broker in (yield from live_brokers())]
         raise
+    except KafkaError as error:
+        if error.code != error_codes.UNSUPPORTED_ENDPOINT_TYPE or kind not in ("BROKER", "BROKER_LOGGER"):
+            raise
+        return [_resource(kind, str(node.node_id)) for node in (yield from describe_cluster()).nodes]
 
 
 def _describe(args: argparse.Namespace) -> int:

@@ -23,6 +23,7 @@ from kcli.protocol.apis import (
     API_KEYS,
     CONSUMER_GROUP_DESCRIBE,
     DELETE_GROUPS,
+    DESCRIBE_CLUSTER,
     DESCRIBE_CONFIGS,
     DESCRIBE_GROUPS,
     DESCRIBE_PRODUCERS,
@@ -39,7 +40,7 @@ from kcli.protocol.apis import (
     SHARE_GROUP_DESCRIBE,
 )
 from kcli.protocol.message import Message
-from tests.client.admin.scripted_cluster import ScriptedCluster, metadata
+from tests.client.admin.scripted_cluster import ScriptedCluster, described_controllers, metadata
 from tests.client.admin.test_driver import coordinators, deleted
 
 _Result = TypeVar("_Result")
@@ -145,6 +146,24 @@ def test_an_old_broker_lists_no_resources(
     cluster(script)
     assert main(["configs", "describe", "--entity-type", entities, "--output", "json"]) == 0
     assert [json.loads(line)["entityName"] for line in capfd.readouterr().out.splitlines()] == names
+
+
+def test_controllers_are_the_brokers_whose_configs_they_have(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> None:
+    """As kafka-configs --bootstrap-controller; they do not list topics, which are refused and not shown as none."""
+    kind = API_KEYS[DESCRIBE_CONFIGS].response
+    one = kind.classes["DescribeConfigsResult"]
+
+    def described(node: int | None, version: int, request: Message) -> Message:
+        found = [(each.resource_type, each.resource_name) for each in request.resources]
+        assert {name for _, name in found} <= {"", str(node)}
+        return kind.new(results=[one(resource_type=kind_of, resource_name=name) for kind_of, name in found])
+
+    answers = {DESCRIBE_CLUSTER: lambda *_: described_controllers(2), DESCRIBE_CONFIGS: described}
+    cluster(ScriptedCluster(answers, controllers=True))
+    assert main(["configs", "describe", "--entity-type", "brokers", "--output", "json"]) == 0
+    assert [json.loads(line)["entityName"] for line in capfd.readouterr().out.splitlines()] == ["", "1", "2", "3"]
+    assert main(["configs", "describe", "--entity-type", "topics"]) == 1
+    assert "UNSUPPORTED_ENDPOINT_TYPE" in capfd.readouterr().err
 
 
 class DeletedTopics:

@@ -1,4 +1,4 @@
-"""Controllers of a quorum as processes of their own, on directories that are formatted for a static quorum."""
+"""Controllers of a quorum as processes of their own, on directories that are formatted for a static or a dynamic quorum."""
 
 from __future__ import annotations
 
@@ -30,31 +30,43 @@ def free_ports(count: int) -> list[int]:
             one.close()
 
 
-class Controller:
-    """One controller; `command` starts it with its server.properties as the last argument."""
+def addresses(ports: list[int]) -> str:
+    """The addresses of controllers, as bootstrap.controllers has them."""
+    return ",".join(f"127.0.0.1:{port}" for port in ports)
 
-    def __init__(self, home: Path, node_id: int, ports: list[int], command: list[str], *settings: str) -> None:
+
+class Controller:
+    """One controller; `command` starts it with its server.properties as the last argument.
+
+    Its quorum is static, or dynamic (KIP-853) with `is_dynamic`: then its directory is formatted with the first voters.
+    """
+
+    def __init__(
+        self, home: Path, node_id: int, ports: list[int], command: list[str], *settings: str, is_dynamic: bool = False
+    ) -> None:
         self.home = home / str(node_id)
         self.home.mkdir(parents=True)
         self.node_id = node_id
         self.command = command
         self.properties = self.home / "server.properties"
-        voters = ",".join(f"{number}@127.0.0.1:{port}" for number, port in enumerate(ports, 1))
+        voters = "controller.quorum.voters=" + ",".join(f"{number}@127.0.0.1:{port}" for number, port in enumerate(ports, 1))
+        if is_dynamic:
+            voters = f"controller.quorum.bootstrap.servers={addresses(ports)}"
         lines = (
             "process.roles=controller",
             f"node.id={node_id}",
             f"listeners=CONTROLLER://127.0.0.1:{ports[node_id - 1]}",
             "controller.listener.names=CONTROLLER",
-            f"controller.quorum.voters={voters}",
+            voters,
             f"log.dirs={self.home / 'data'}",
             *settings,
         )
         self.properties.write_text("\n".join(lines) + "\n")
         self.process: subprocess.Popen[bytes] | None = None
 
-    def format_by_kcli(self) -> Controller:
-        """Format the directory."""
-        command = [sys.executable, "-m", "kcli", "format", "-c", str(self.properties), "--cluster-id", CLUSTER_ID]
+    def format_by_kcli(self, *options: str) -> Controller:
+        """Format the directory; a dynamic quorum needs an option for its first voters."""
+        command = [sys.executable, "-m", "kcli", "format", "-c", str(self.properties), "--cluster-id", CLUSTER_ID, *options]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=PATIENCE_S)
         return self
 
