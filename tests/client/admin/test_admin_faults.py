@@ -48,6 +48,7 @@ from kcli.protocol.apis import (
     EXPIRE_DELEGATION_TOKEN,
     REMOVE_RAFT_VOTER,
     RENEW_DELEGATION_TOKEN,
+    UNREGISTER_CONTROLLER,
 )
 from tests.client.admin.scripted_cluster import CLOSED, SILENT, ScriptedCluster
 from tests.client.clients_of_node import client_of
@@ -138,6 +139,8 @@ CASES: dict[str, Case] = {
     "find_hanging_transactions": Case(lambda n: transactions.find_hanging_transactions([(n, 0)], older_than_ms=1)),
     "describe_cluster": Case(lambda n: cluster.describe_cluster()),
     "unregister_broker": Case(lambda n: cluster.unregister_broker(99)),
+    "unregister_controller": Case(lambda n: cluster.unregister_controller(99)),
+    "describe_api_versions": Case(lambda n: cluster.describe_api_versions()),
     "describe_features": Case(lambda n: cluster.describe_features(), seen=lambda found, n: found.finalized),
     "update_features": Case(lambda n: cluster.update_features({"no.such.feature": cluster.FeatureUpdate(1)})),
     "describe_metadata_quorum": Case(
@@ -173,6 +176,7 @@ CASES: dict[str, Case] = {
 OF_OTHER_BROKERS = {
     "add_raft_voter": ADD_RAFT_VOTER,
     "remove_raft_voter": REMOVE_RAFT_VOTER,
+    "unregister_controller": UNREGISTER_CONTROLLER,
     "describe_acls": DESCRIBE_ACLS,
     "create_acls": CREATE_ACLS,
     "delete_acls": DELETE_ACLS,

@@ -275,6 +275,7 @@ def test_an_error_that_stays(node: RefusingNode, method: str, refusal: Refusal) 
 PASSING_OF_OTHER_BROKERS = {
     "add_raft_voter": CONTROLLER,
     "remove_raft_voter": CONTROLLER,
+    "unregister_controller": (*CONTROLLER, *TIMED_OUT),
     "describe_acls": TIMED_OUT,
     "describe_user_scram_credentials": TIMED_OUT,
     "create_delegation_token": CONTROLLER,
