@@ -50,21 +50,21 @@ from kcli.simulator.runner import SimulationResult
 from kcli.simulator.sent_records import SentRecord, encode_batch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from wrong_coordinators import WRONG
+from wrong_coordinators import SMALL_WORLDS, WRONG, SmallWorld
 
 P = ("input", 0)
 MAX_SEEDS = 40
 
 
-def simulation(seed: int, steps: int = DEFAULT_STEPS) -> CoordinationSimulation:
+def simulation(seed: int, steps: int = DEFAULT_STEPS, only: tuple[str, ...] = ()) -> CoordinationSimulation:
     make_node = make_coordination_node(seed)
     return CoordinationSimulation(
-        seed, make_node, make_node.directories, steps=steps, cleaning_rounds=make_node.cleaning_rounds
+        seed, make_node, make_node.directories, steps=steps, cleaning_rounds=make_node.cleaning_rounds, only=only
     )
 
 
-def simulate(seed: int, steps: int = DEFAULT_STEPS) -> SimulationResult:
-    return simulation(seed, steps).run()
+def simulate(seed: int, steps: int = DEFAULT_STEPS, only: tuple[str, ...] = ()) -> SimulationResult:
+    return simulation(seed, steps, only).run()
 
 
 def failures(seeds: range) -> list[str]:
@@ -132,13 +132,24 @@ RARE = {"accepts commits of the epoch before"}
 def test_a_wrong_coordinator_is_found(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the seed of the list, or by one of the first 40; and by the check of the list, so that no check is idle."""
     wrong = WRONG[what]
+    wrong.world.enter(monkeypatch)
     wrong.patch(monkeypatch)
     seeds = (wrong.seed, *range(MAX_SEEDS))
-    found = (simulate(seed).failure for seed in seeds)
+    found = (simulate(seed, wrong.world.steps, wrong.world.only).failure for seed in seeds)
     # A fault that does not fit the function it replaces any more fails with its own exception, whatever is checked.
     is_found = any(failure.startswith(wrong.check) and failure and "TypeError" not in failure for failure in found)
     by = wrong.check or "anything"
     assert is_found, f"no seed below {MAX_SEEDS} finds a coordinator that {what} by {by}"
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("world", SMALL_WORLDS, ids=lambda world: world.only[0])
+def test_a_small_world_passes(world: SmallWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it finds is the fault, not the world."""
+    world.enter(monkeypatch)
+    outcomes = [simulate(seed, world.steps, world.only) for seed in range(2)]
+    assert [one.failure for one in outcomes] == ["", ""]
+    assert all(one.records_read > 20 for one in outcomes)
 
 
 def test_each_check_finds_a_wrong_coordinator() -> None:

@@ -51,6 +51,9 @@ from kcli.server.replication.share.in_flight import InFlightState, RecordState
 from kcli.server.replication.share.in_flight_records import InFlightRecords
 from kcli.server.replication.share.share_partition import NO_START_OFFSET, SharePartition
 from kcli.server.replication.share.share_partition_manager import SharePartitionManager
+from kcli.simulator.chaos import Chaos
+from kcli.simulator.coordination import share_member
+from kcli.simulator.coordination.workload import DEFAULT_STEPS
 from kcli.state import share_group_state
 from kcli.state.group_state import GroupState
 from kcli.state.share_group_state import combine_batches
@@ -463,12 +466,37 @@ def accepts_fenced_members(real: Any) -> Any:
     return validate
 
 
+class SmallWorld(NamedTuple):
+    """A part of the workload that most of its seeds bring to a fault: these groups only, without deaths if it is calm.
+
+    `constants` replaces some of the workload: owner, name, value.
+    """
+
+    only: tuple[str, ...] = ()
+    steps: int = DEFAULT_STEPS
+    is_calm: bool = False
+    constants: tuple[tuple[Any, str, Any], ...] = ()
+
+    def enter(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Change the workload."""
+        if self.is_calm:
+            monkeypatch.setattr(Chaos, "run", lambda self: iter(()))
+        for owner, name, value in self.constants:
+            monkeypatch.setattr(owner, name, value)
+
+
+WHOLE = SmallWorld()
+# The members that leave keep their connections, so the leader keeps its share partitions while offsets are set.
+HANGING_SHARERS = SmallWorld(("shares-3",), 4000, True, ((share_member, "HANGING_SHARE", 1.0),))
+
+
 class Wrong(NamedTuple):
     """A fault, a seed that finds it, and the name of the check that reports it ("": any, or a client)."""
 
     patch: Patch
     seed: int
     check: str = ""
+    world: SmallWorld = WHOLE
 
 
 WRONG: dict[str, Wrong] = {
@@ -584,7 +612,7 @@ WRONG: dict[str, Wrong] = {
         patched(GroupShard, "offset_delete_check", keeps_no_topic), 5, "deleted_read_offsets"
     ),
     "keeps the state epoch when offsets are set": Wrong(
-        patched(share_shard, "snapshot_record", keeps_the_state_epoch), 21, "lost_deliveries"
+        patched(share_shard, "snapshot_record", keeps_the_state_epoch), 4, "lost_deliveries", HANGING_SHARERS
     ),
     "keeps the share partitions of an empty group": Wrong(
         patched(SharePartitionManager, "_group_empty", keeps_share_partitions), 31, "wrong_delivery_counts"
@@ -600,3 +628,4 @@ WRONG: dict[str, Wrong] = {
         patched(ClassicGroupManager, "validate_offset_commit", accepts_fenced_members), 17, "zombie_commits"
     ),
 }
+SMALL_WORLDS = list(dict.fromkeys(wrong.world for wrong in WRONG.values() if wrong.world != WHOLE))
