@@ -447,3 +447,49 @@ def test_payload_that_leaves_a_gap_before_the_next_segment_is_no_batch(tmp_path:
     log.write_bytes(payload.rjust(log.stat().st_size + 50, b"\xff"))
     plan, _ = repair(tmp_path)
     assert ([one for found in segments(tmp_path).values() for one in found], holes(plan)) == ([4], [(0, 4)])
+
+
+@pytest.mark.parametrize("counts", [[[3], [3], [3]], [[3, 3, 3]], [[2, 2], [2, 2]], [[3]]])
+@pytest.mark.parametrize("mask", [1, 8, 1 << 9])
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_the_files_with_the_end_of_the_log_contradict_a_last_batch_behind_a_gap(
+    tmp_path: Path, counts: list[list[int]], mask: int, is_clean: bool
+) -> None:
+    """Nothing else is damaged, and no index has the batch: verify found missing offsets or nothing, and repair did nothing."""
+    starts = [*itertools.accumulate((count for some in counts for count in some), initial=0)]
+    ahead = iter(starts)
+    parts = [[batch(next(ahead), count) for count in some] for some in counts]
+    end, last = starts[-1], parts[-1][-1]
+    path = partition(tmp_path, "t-0", *parts)
+    for file in path.glob("*.timeindex"):
+        file.write_bytes(b"")
+    root_files(tmp_path, clean=is_clean, recovery_point={"t-0": end if is_clean else 0}, replication={"t-0": end})
+    before, position = sound(path, ".log"), sum(len(one.encode()) for one in parts[-1][:-1])
+    patch(path / f"{parts[-1][0].base_offset:020d}.log", position, struct.pack(">q", last.base_offset ^ mask))
+    assert "offset-mismatch" in codes(verify(tmp_path))
+    plan, _ = repair(tmp_path)
+    assert (sound(path, ".log"), holes(plan), plan.log_end_offset) == (before, [], end)
+    assert not codes(verify(tmp_path)) & {"offset-mismatch", "segment-gap", "offset-hole", "offset-gap"}
+
+
+@pytest.mark.parametrize(("recovery_point", "high_watermark"), [(13, 13), (8, 8), (0, 4), (0, 0)])
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_gap_before_a_last_batch_that_no_file_contradicts_stays(
+    tmp_path: Path, recovery_point: int, high_watermark: int, is_clean: bool
+) -> None:
+    """One bit of its offset would close the gap, but the records before it may be lost: consumers have seen its offset."""
+    partition(tmp_path, "t-0", [batch(0, 4), batch(4, 4), batch(12)])
+    root_files(tmp_path, clean=is_clean, recovery_point={"t-0": recovery_point}, replication={"t-0": high_watermark})
+    assert "offset-mismatch" not in codes(verify(tmp_path))
+    repair(tmp_path)
+    assert segments(tmp_path) == {0: [0, 4, 12]}
+
+
+def test_a_gap_is_not_closed_against_the_end_that_the_files_have(tmp_path: Path) -> None:
+    """An index is damaged, so that the offsets are explained: the batch stays where the checkpoints have the log's end."""
+    path = partition(tmp_path, "t-0", [batch(0, 4), batch(4, 4), batch(12)])
+    root_files(tmp_path, clean=False, recovery_point={"t-0": 8}, replication={"t-0": 13})
+    (path / f"{0:020d}.timeindex").write_bytes(b"\0\1")
+    (path / f"{0:020d}.index").unlink()
+    repair(tmp_path)
+    assert segments(tmp_path) == {0: [0, 4, 12]}

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from kcli.format.file_names import FileKind, parse_file_name
 from kcli.inspect.repairing.salvage import SegmentSalvage
 from kcli.inspect.verification.evidence import Claim, Evidence, collect_claims, evident_end
 from kcli.inspect.verification.facts import PartitionOptions, PartitionResult
@@ -42,13 +41,6 @@ class LogEnd(NamedTuple):
     def is_fetched(self) -> bool:
         """True if the broker fetches what is missing at the end."""
         return self.end_offset < self.evidence.end_offset
-
-
-def known_ends(disk: Disk, directory: str, options: PartitionOptions) -> list[int]:
-    """Return the offsets at which the log ended at some time, by its checkpoints and the names of its snapshots."""
-    names = [parse_file_name(name) for name in disk.list_directory(directory)]
-    snapshots = [name.base_offset for name in names if name.kind is FileKind.PRODUCER_SNAPSHOT]
-    return [end for end in (options.recovery_point, options.high_watermark, *snapshots) if end is not None]
 
 
 def _without_indexes(segment: Segment) -> Segment:

@@ -26,15 +26,13 @@ existed, and a node that lost its end fetches it from the other controllers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
-from kcli.format.checkpoint import EpochStart
 from kcli.format.file_names import METADATA_TOPIC, OFFSET_DIGITS, FileKind, FileState, parse_file_name, segment_file_name
 from kcli.format.kafka_uuid import Uuid
-from kcli.format.primitives import INT64_MAX, FormatError
+from kcli.format.primitives import INT64_MAX
 from kcli.inspect.offset_ranges import OffsetRanges
 from kcli.inspect.quantities import format_offsets
 from kcli.inspect.repairing.holes import (
@@ -47,14 +45,14 @@ from kcli.inspect.repairing.holes import (
     readable_ranges,
     without,
 )
-from kcli.inspect.repairing.log_end import LogEnd, find_log_end, known_ends
+from kcli.inspect.repairing.log_end import LogEnd, find_log_end
 from kcli.inspect.repairing.misplaced_segments import LEFTOVER, Placement, RemovedOffsets, SegmentPlacer
 from kcli.inspect.repairing.partition_files import begin_epochs_at, keep_sound_files, rebuild_epochs, restore_topic_id
 from kcli.inspect.repairing.planned_partition import PlannedPartition, RepairError
 from kcli.inspect.repairing.salvage import LogSalvager, SalvageCut, SegmentSalvage, fix_leader_epochs
 from kcli.inspect.repairing.unfinished_cleaning import settle_cleaning
-from kcli.inspect.verification.evidence import lost_of, read_epochs, start_by_epochs
-from kcli.inspect.verification.facts import COMPACTED_TOPICS, PartitionOptions, PartitionResult
+from kcli.inspect.verification.evidence import log_witnesses, start_by_epochs
+from kcli.inspect.verification.facts import PartitionOptions, PartitionResult
 from kcli.inspect.verification.finding_kinds import HOLES
 from kcli.inspect.verification.findings import Finding, FindingList, serious
 from kcli.inspect.verification.missing_offsets import lost_finding
@@ -63,11 +61,9 @@ from kcli.inspect.verification.small_file_checks import SEGMENT_KINDS
 from kcli.log.disk.planned_disk import REMOVE, WRITE, Change, is_zeros
 from kcli.log.disk.port import Disk, base_name, join_path
 from kcli.log.files.indexes import IndexSettings
-from kcli.log.files.leader_epoch_file_cache import LeaderEpochFileCache
 from kcli.log.files.log_directory import DIRECTORY_NOT_FILE, is_file_name, read_partition
 from kcli.log.loading.leftovers import finish_leftovers
 from kcli.log.loading.log_loader import LoadedLog, LoadSettings, load_log
-from kcli.log.reading.explanation import LogWitnesses
 
 if TYPE_CHECKING:
     from kcli.inspect.description.metadata_view import OtherReplicas
@@ -312,7 +308,8 @@ class _Planner:
         """Remove or correct the bad batches of all segments; return the offset at which the log ends afterwards."""
         salvager = LogSalvager(self.planned, take_inner=self.settings.take_inner)
         bases = self.partition.bases()
-        witnesses = self._witnesses()
+        disk = self.planned.disk
+        witnesses = log_witnesses(disk, read_partition(disk, self.directory), self.settings.options)
         found: list[SegmentSalvage] = []
         next_offset = 0
         for base_offset, next_base in zip_longest(bases, bases[1:]):
@@ -351,17 +348,6 @@ class _Planner:
             replicas=self.settings.replicas,
         )
         return self._keep_end(log_end)
-
-    def _witnesses(self) -> LogWitnesses:
-        """Return what the files next to the segments show."""
-        options, partition = self.settings.options, read_partition(self.planned.disk, self.directory)
-        is_cleaned = options.is_compacted or partition.topic in COMPACTED_TOPICS or bool(options.cleaner_offset)
-        epochs: Sequence[EpochStart] = ()
-        with suppress(FormatError):
-            epochs = LeaderEpochFileCache(read_epochs(self.planned.disk, partition)).entries
-        ends = known_ends(self.planned.disk, self.directory, options)
-        lost = [offsets for one in lost_of(self.planned.disk, options.lost, partition) for offsets in one.offsets]
-        return LogWitnesses(ends, epochs, is_cleaned, options.is_clean is True, lost)
 
     def _keep_end(self, log_end: LogEnd) -> int:
         """Let the log end as decided, add the hole before its former end, and return where it ends."""

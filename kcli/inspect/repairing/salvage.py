@@ -34,13 +34,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from kcli.format import limits
 from kcli.format.end_transaction_marker import UnreadableMarkerError
-from kcli.format.index_entries import OffsetIndex, TimeIndex
 from kcli.format.primitives import INT32_MAX, INT64_MAX, FormatError, RecordTooLargeError
 from kcli.format.record_batch import (
     CRC_START,
@@ -53,6 +50,7 @@ from kcli.format.record_batch import (
 )
 from kcli.format.structs import BATCH_LENGTH_AT, BATCH_PARTITION_LEADER_EPOCH_AT
 from kcli.inspect.quantities import format_byte_range
+from kcli.inspect.verification.evidence import index_witnesses, latest_offsets
 from kcli.log.disk.port import Disk, DiskFile
 from kcli.log.reading.batch_records import RecordScanner
 from kcli.log.reading.batch_search import (
@@ -206,7 +204,7 @@ class LogSalvager:
             fixer.fix()
             log = log._replace(is_cleaned=log.is_cleaned or self._is_thinned)
             is_end_sound = len(batches) > 0 and batches.end[-1] == size_bytes
-            entries, times = self._index_entries(path, base_offset)
+            entries, times = index_witnesses(self._disk, path, base_offset)
             is_continued = first_offset == base_offset
             segment = SegmentWitnesses(
                 *bounds, base_offset, entries, times, is_end_sound, is_continued, self._searched, frozenset(fixer.fixes)
@@ -230,19 +228,6 @@ class LogSalvager:
             cuts, fixes, len(kept), next_offset, _epoch_runs(kept), inner, displaced, stated_end, ends_damaged, moved_end
         )
 
-    def _index_entries(self, path: str, base_offset: int) -> tuple[dict[int, int], dict[int, int]]:
-        """Return the offsets in the indexes of a segment, by byte and by timestamp (ms); none if they are missing."""
-        entries: dict[int, int] = {}
-        times: dict[int, int] = {}
-        stem = path.removesuffix(".log")
-        with suppress(OSError):
-            index = OffsetIndex.decode(self._disk.read_file(f"{stem}.index", limits.MAX_INDEX_FILE_BYTES), base_offset)
-            entries = {entry.position: entry.offset for entry in index.entries()}
-        with suppress(OSError):
-            time_index = TimeIndex.decode(self._disk.read_file(f"{stem}.timeindex", limits.MAX_INDEX_FILE_BYTES), base_offset)
-            times = {entry.timestamp: entry.offset for entry in time_index.entries()}
-        return entries, times
-
     def _choose(
         self, reader: SegmentReader, batches: Batches, explanation: OffsetExplanation
     ) -> tuple[Batches, list[HeaderFix], Batches]:
@@ -250,7 +235,7 @@ class LogSalvager:
         chosen = [Chosen(index, base_offset) for index, base_offset in enumerate(batches.base_offset)]
         if explanation.is_needed():
             last = plausible_header(reader.file, batches.position[len(batches) - 1])
-            latest = None if last is None else self._latest(reader, last)
+            latest = None if last is None else latest_offsets(reader, last, self._scanner)
             chosen = explanation.choose(_copies(reader, batches), -1 if last is None else last.max_timestamp, latest)
         kept = batches.pick([one.row for one in chosen])
         fixes: list[HeaderFix] = []
@@ -261,25 +246,6 @@ class LogSalvager:
                 kept.last_offset[row] += moved
                 fixes.append(base_offset_fix(kept.position[row], base_offset))
         return kept, fixes, batches.pick(explanation.payload(chosen))
-
-    def _latest(self, reader: SegmentReader, header: RecordBatch) -> set[int] | None:
-        """Return the last offset of a batch and those of the records with its largest timestamp, relative to its base offset.
-
-        None if any offset may be in .timeindex: the cleaner was there, or the records have no timestamps of their own.
-        """
-        if header.magic != MAGIC or is_thinned(header) or header.is_log_append_time:
-            return None
-        batch = reader.batch_at(header.position)
-        found = {header.last_offset_delta}
-        if not isinstance(batch, LogBatch):
-            return None
-        for window in batch.windows(self._scanner, skip_large=True):
-            if window.error is not None:
-                return None
-            columns = window.columns
-            latest = (row for row in range(window.count) if columns.timestamp[row] == header.max_timestamp)
-            found.update(columns.offset[row] - header.base_offset for row in latest)
-        return found
 
     def _scan(self, reader: SegmentReader) -> tuple[Batches, dict[int, str], list[_Unsound]]:
         """Read the segment; return its sound batches, the faults of the other ones by position, and the unsound bytes."""

@@ -48,6 +48,10 @@ moves when it removes a segment. This is true of cleaned logs too: the cleaner k
 batches. It is not true if a *.deleted file of an earlier segment exists: then the broker stopped after it removed the segment
 and before it moved the start.
 
+No CRC covers the base offset of the last batch, and no batch after it contradicts one that is too high. A checkpoint or the
+name of a snapshot does, if the end of the log that it has is in the gap before the batch, or in the batch: then the explanation
+(kcli.log.reading.explanation) of the batch with the same witnesses as in a repair decides.
+
 The last entries of .index and .timeindex files may outlast the batches.
 
 an index is used if                               reason
@@ -66,6 +70,7 @@ it is not a copy of another .timeindex, if its    the time indexes of two segmen
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -73,16 +78,20 @@ from kcli.format import limits
 from kcli.format.checkpoint import EpochStart, decode_leader_epochs
 from kcli.format.file_names import DirectoryState, FileKind, FileState
 from kcli.format.index_entries import OffsetIndex, TimeIndex
-from kcli.format.primitives import INT32_MAX, CorruptCheckpointError, CorruptRecordError, FormatError
+from kcli.format.primitives import INT32_MAX, INT64_MAX, CorruptCheckpointError, CorruptRecordError, FormatError
 from kcli.format.producer_snapshot import check_producer_snapshot, iter_producer_entries
+from kcli.format.record_batch import MAGIC, RecordBatch
 from kcli.format.structs import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
-from kcli.inspect.verification.facts import PartitionOptions
+from kcli.inspect.verification.facts import COMPACTED_TOPICS, PartitionOptions, SegmentFacts
 from kcli.inspect.verification.small_file_checks import INDEX_KINDS
 from kcli.log.disk.port import Disk, base_name
+from kcli.log.files.leader_epoch_file_cache import LeaderEpochFileCache
 from kcli.log.files.log_directory import FoundFile, PartitionDirectory, Segment, read_partition, read_topic_id
 from kcli.log.files.quarantine import LostOffsets
+from kcli.log.reading.batch_records import RecordScanner
 from kcli.log.reading.batch_search import begins_below
-from kcli.log.reading.segment_reader import SegmentReader
+from kcli.log.reading.explanation import Batch, Batches, LogWitnesses, OffsetExplanation, SegmentWitnesses, is_thinned
+from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 
 # How many entries of an .index are compared with the .log, backwards from the last one that is within it.
 _MOST_ENTRIES_COMPARED = 16
@@ -405,3 +414,115 @@ def start_by_epochs(disk: Disk, directory: str, end_offset: int) -> int:
     """Return the log start offset by the leader epochs, whose start a broker moves with it; 0 if they do not show it."""
     epochs = read_epochs(disk, read_partition(disk, directory))
     return epochs[0].start_offset if epochs and epochs[0].start_offset <= end_offset else 0
+
+
+# ------------------------------------------------------------------------------------------------------- the last batch
+
+
+class MovedBatch(NamedTuple):
+    """The last batch, at byte `position`, states `base_offset`; the files `sources` show that it has `right_offset`."""
+
+    position: int
+    base_offset: int
+    right_offset: int
+    sources: tuple[Claim, ...]
+
+    def sentence(self) -> str:
+        """Return what contradicts the batch."""
+        named = ", ".join(f"{claim.what} is {claim.offset}" for claim in self.sources[:4])
+        return (
+            f"the last batch states base offset {self.base_offset}; the batch before it and the files that have the end of the "
+            f"log ({named}) show that it is {self.right_offset}"
+        )
+
+
+def find_moved_batch(
+    disk: Disk, partition: PartitionDirectory, options: PartitionOptions, segment: Segment, facts: SegmentFacts, log_end: int
+) -> MovedBatch | None:
+    """Return the last batch of a log if the cheapest explanation gives it another base offset. Raises OSError.
+
+    `segment` is the last one, `log_end` the offset after the segments before it. A gap must be before the batch, and a file
+    must have an end of the log in it or in the batch: a gap alone shows nothing.
+    """
+    if facts.last_jump is None or facts.is_damaged:
+        return None
+    position, expected = facts.last_jump
+    first_offset = max(log_end, segment.base_offset) if expected < 0 else expected
+    ends = [claim for claim in _end_claims(partition, options) if first_offset < claim.offset < facts.end_offset]
+    if not ends:
+        return None
+    log = log_witnesses(disk, partition, options)
+    has_gaps = facts.gaps > (expected >= 0)
+    log = log._replace(is_cleaned=log.is_cleaned or facts.is_thinned or has_gaps)
+    with SegmentReader(disk, segment.log) as reader:
+        header = reader.header_at(position)
+        if not isinstance(header, RecordBatch) or header.base_offset <= first_offset:
+            return None
+        latest = latest_offsets(reader, header, RecordScanner())
+        batches, epoch = Batches(), header.partition_leader_epoch
+        batches.insert(0, Batch(0, header.size_bytes, header.base_offset, header.last_offset, epoch))  # alone in its segment
+    entries, times = index_witnesses(disk, segment.log, segment.base_offset)
+    witnesses = SegmentWitnesses(
+        first_offset,
+        INT64_MAX,
+        segment.base_offset,
+        {0: entries[position]} if position in entries else {},
+        times,
+        is_continued=expected >= 0 or log_end == segment.base_offset,
+    )
+    chosen = OffsetExplanation(batches, witnesses, log).choose(frozenset(), header.max_timestamp, latest)
+    if not chosen or chosen[0].base_offset == header.base_offset:
+        return None
+    return MovedBatch(position, header.base_offset, chosen[0].base_offset, tuple(ends))
+
+
+def _end_claims(partition: PartitionDirectory, options: PartitionOptions) -> list[Claim]:
+    """Return the offsets at which the log ended at some time, by its checkpoints and the names of its snapshots."""
+    checkpoints = ((options.recovery_point, "the recovery point"), (options.high_watermark, "the high watermark"))
+    claims = [Claim(offset, what) for offset, what in checkpoints if offset is not None]
+    return claims + [Claim(file.base_offset, f"the offset of {file.name}") for file in partition.snapshots]
+
+
+def log_witnesses(disk: Disk, partition: PartitionDirectory, options: PartitionOptions) -> LogWitnesses:
+    """Return what the files next to the segments show. Raises OSError."""
+    is_cleaned = options.is_compacted or partition.topic in COMPACTED_TOPICS or bool(options.cleaner_offset)
+    epochs: Sequence[EpochStart] = ()
+    with suppress(FormatError):
+        epochs = LeaderEpochFileCache(read_epochs(disk, partition)).entries
+    ends = [claim.offset for claim in _end_claims(partition, options)]
+    lost = [offsets for one in lost_of(disk, options.lost, partition) for offsets in one.offsets]
+    return LogWitnesses(ends, epochs, is_cleaned, options.is_clean is True, lost)
+
+
+def index_witnesses(disk: Disk, log: str, base_offset: int) -> tuple[dict[int, int], dict[int, int]]:
+    """Return the offsets in the indexes of the segment at `log`, by byte and by timestamp (ms); none if they are missing."""
+    entries: dict[int, int] = {}
+    times: dict[int, int] = {}
+    stem = log.removesuffix(".log")
+    with suppress(OSError):
+        index = OffsetIndex.decode(disk.read_file(f"{stem}.index", limits.MAX_INDEX_FILE_BYTES), base_offset)
+        entries = {entry.position: entry.offset for entry in index.entries()}
+    with suppress(OSError):
+        time_index = TimeIndex.decode(disk.read_file(f"{stem}.timeindex", limits.MAX_INDEX_FILE_BYTES), base_offset)
+        times = {entry.timestamp: entry.offset for entry in time_index.entries()}
+    return entries, times
+
+
+def latest_offsets(reader: SegmentReader, header: RecordBatch, scanner: RecordScanner) -> set[int] | None:
+    """Return the last offset of a batch and those of the records with its largest timestamp, relative to its base offset.
+
+    None if any offset may be in .timeindex: the cleaner was there, or the records have no timestamps of their own.
+    """
+    if header.magic != MAGIC or is_thinned(header) or header.is_log_append_time:
+        return None
+    batch = reader.batch_at(header.position)
+    found = {header.last_offset_delta}
+    if not isinstance(batch, LogBatch):
+        return None
+    for window in batch.windows(scanner, skip_large=True):
+        if window.error is not None:
+            return None
+        columns = window.columns
+        latest = (row for row in range(window.count) if columns.timestamp[row] == header.max_timestamp)
+        found.update(columns.offset[row] - header.base_offset for row in latest)
+    return found

@@ -120,6 +120,8 @@ class SegmentFacts:
         self.ends_damaged = False  # after the last sound batch, or without one
         self.stated_end: int | None = None  # the offset after the damaged batches at the end, by their headers
         self.damaged: list[tuple[int, int]] = []  # offsets [first, end) that the damaged bytes may have had
+        # The byte of the last batch, and the offset that would follow the one before it (-1: none), if it has another one.
+        self.last_jump: tuple[int, int] | None = None
         self.epochs: list[EpochRun] = []
         self.control_types: list[int] = []  # of KRaft's control records: the first and the last four
         # Set by PartitionVerifier:

@@ -171,6 +171,14 @@ LOG_KINDS = (
         "contradict the rest of the log.",
     ),
     FindingKind(
+        "offset-mismatch",
+        ERROR,
+        "The last batch begins after a gap, and its base offset contradicts the checkpoints and snapshots that have the end of "
+        "the log. With another value, which one wrong field explains, they agree.",
+        _NEVER + " Consumers read the records at wrong offsets.",
+        "It corrects the base offset.",
+    ),
+    FindingKind(
         "offset-overflow",
         ERROR,
         "A segment has an offset that is more than 2147483647 above the one in its name.",

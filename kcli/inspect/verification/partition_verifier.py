@@ -8,6 +8,7 @@ snapshots                               snapshots, when the walk reaches their o
 overlaps between segments,              here
   checkpoints against the log
 missing offsets                         missing_offsets, evidence
+the base offset of the last batch       evidence
 leader epochs                           epochs, at the end
 names and leftovers                     names
 """
@@ -18,7 +19,7 @@ from collections.abc import Callable, Sequence
 
 from kcli.format.file_names import DirectoryState, FileKind
 from kcli.inspect.quantities import format_count
-from kcli.inspect.verification.evidence import Evidence
+from kcli.inspect.verification.evidence import Evidence, find_moved_batch
 from kcli.inspect.verification.facts import (
     EpochRun,
     PartitionOptions,
@@ -88,6 +89,7 @@ class PartitionVerifier:
             evidence = self._missing.check()
             self._check_epochs()
             self._check_checkpoints(evidence)
+            self._check_last_batch()
             self._check_other_files()
         return self._result()
 
@@ -281,6 +283,21 @@ class PartitionVerifier:
             if offset is not None and offset > end and not is_confirmed:
                 message = f"the checkpointed {what} is {offset}; the log ends at {self.end_offset}"
                 self.findings.add(code, self.partition.path, message, offset=offset)
+
+    def _check_last_batch(self) -> None:
+        """Compare the base offset of the last batch, which no CRC covers, with the files that have the log's end."""
+        segments, facts = self.partition.segments, self._facts
+        if self.options.is_live or self.findings.vanished or not facts or facts[-1].path != segments[-1].log:
+            return
+        log_end = max((one.end_offset for one in facts[:-1] if one.first_offset >= 0), default=0)
+        try:
+            moved = find_moved_batch(self.disk, self.partition, self.options, segments[-1], facts[-1], log_end)
+        except OSError as error:
+            self.findings.add_unreadable(segments[-1].log, error)
+            return
+        if moved is not None:
+            message = moved.sentence()
+            self.findings.add("offset-mismatch", segments[-1].log, message, position=moved.position, offset=moved.base_offset)
 
     def _check_other_files(self) -> None:
         """Check the metadata log's snapshots and quorum-state."""

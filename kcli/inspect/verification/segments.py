@@ -226,6 +226,7 @@ class SegmentVerifier:
         rows, facts = self._walk.rows, self.facts
         facts.data_records += records
         facts.end_offset = rows.last_offset[last_row] + 1
+        facts.last_jump = None
         if self._epoch is not None and self._epoch.epoch == rows.leader_epoch[last_row]:
             self._last_of_epoch = rows.base_offset[last_row]
 
@@ -236,6 +237,8 @@ class SegmentVerifier:
         if rows.base_offset[row] != expected or rows.last_offset[row] >= self._state[STOP_OFFSET]:
             self._gatherer.flush()
         self._check_offsets(row, expected)
+        is_jump = rows.base_offset[row] != expected and rows.fault[row] != LEGACY
+        self.facts.last_jump = (rows.position[row], expected) if is_jump else None
         if 0 <= expected < rows.base_offset[row]:
             self._check_time_entry(stretch, row)
         self._count_records(stretch, row)

@@ -18,7 +18,9 @@ is possible has a cost, and the repair takes the set of damages that explains al
       missing, or before the next segment
     a gap of LARGE_GAP or more before the last batch, or before what  GAP_LARGE  0
       may be payload, whether bytes are missing or not
-    a checkpoint or snapshot name that is not an end of the log       LOG_END    the same
+    a checkpoint or snapshot name that is not an end of the log:      LOG_END    the same
+      each one below it; all above it together, which one loss of
+      the last records explains
     an entry of .timeindex that is wrong; of leader-epoch-checkpoint  ENTRY      the same
       for offsets
     an entry of leader-epoch-checkpoint with another leader epoch     1 more than that of the difference
@@ -502,7 +504,9 @@ class OffsetExplanation:
         if epoch is not None and batches.leader_epoch[index] != epoch and not self._may_be_payload(index):
             cost += ENTRY
         if index == len(batches) - 1 and segment.end_offset == INT64_MAX:
-            cost += LOG_END * sum(end <= first and end - size in values for end in self._log.known_ends)
+            named_ends = [end for end in self._log.known_ends if end - size in values]
+            cost += LOG_END * sum(end < first + size for end in named_ends)
+            cost += LOG_END if any(end > first + size for end in named_ends) else 0
             cost += GAP_LARGE if self._is_far(index, first) else 0
             named = segment.times.get(self._last_timestamp)
             latest = range(size) if self._latest is None else self._latest
