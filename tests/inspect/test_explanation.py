@@ -21,6 +21,7 @@ from kcli.log.disk.os_disk import OsDisk
 from kcli.log.reading.explanation import BIT, BYTE, FIELD, difference
 from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 from tests.damage.layout import patch
+from tests.fuzz import outputs
 from tests.fuzz.outputs import dumped_json, spark_rows
 from tests.inspect.repaired import holes, repair, segments
 from tests.inspect.verified import batch, codes, partition, root_files, verify
@@ -493,3 +494,27 @@ def test_a_gap_is_not_closed_against_the_end_that_the_files_have(tmp_path: Path)
     (path / f"{0:020d}.index").unlink()
     repair(tmp_path)
     assert segments(tmp_path) == {0: [0, 4, 12]}
+
+
+def test_a_plan_names_the_explanations_that_cost_the_same(tmp_path: Path) -> None:
+    """Nothing shows which of two exchanged batches goes. A wrong offset that one value explains has no other explanation."""
+    parts = [batch(0, 8), batch(8, 4), batch(12, 4), batch(16, 4)]
+    path = partition(tmp_path, "t-0", parts)
+    root_files(tmp_path, recovery_point={"t-0": 20}, replication={"t-0": 20})
+    (path / f"{0:020d}.index").write_bytes(b"")
+    log, rows = path / f"{0:020d}.log", [one.encode() for one in parts]
+    sound_log = log.read_bytes()
+    log.write_bytes(b"".join([rows[0], rows[2], rows[1], rows[3]]))
+    before = log.read_bytes()
+    printed = outputs.run("verify", "--repair", "--output", "json", tmp_path)
+    (named,) = [line for line in printed.json_lines() if line["type"] == "alternative"]
+    first, second = len(rows[0]), len(rows[0] + rows[2])
+    rest = [{"position": first, "baseOffset": 12}, {"position": second, "baseOffset": None}]
+    assert named["batches"] in (rest, [{"position": first, "baseOffset": None}, {"position": second, "baseOffset": 8}])
+    assert named["path"] == str(log)
+    assert f"note {log.name}: {named['message']}" in outputs.run("verify", "--repair", tmp_path).stdout.decode()
+    assert log.read_bytes() == before
+    log.write_bytes(sound_log)
+    patch(log, first, struct.pack(">q", 9))
+    lines = outputs.run("verify", "--repair", "--output", "json", tmp_path).json_lines()
+    assert lines[-1]["changes"] and not [line for line in lines if line["type"] == "alternative"]

@@ -9,8 +9,8 @@ text      <partition>: <counts>; afterwards log start offset A, log end offset B
           <counts>
 
 JSON      one object a line; docs/repair.md documents the schema. SCHEMA_VERSION grows when a field changes its meaning or is
-  removed, not when one is added. Types: schema (the first line), change, hole, remark, left, partition, directory, problem,
-  summary (the last line). A path that is not UTF-8 is in pathBase64, in base64, instead of path.
+  removed, not when one is added. Types: schema (the first line), change, hole, remark, alternative, left, partition,
+  directory, problem, summary (the last line). A path that is not UTF-8 is in pathBase64, in base64, instead of path.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ class TextRepairReport:
         count = format_count(len(plan.changes), "change")
         offsets = f"afterwards log start offset {plan.log_start_offset}, log end offset {plan.log_end_offset}"
         yield f"{palette.bold}{escape(plan.directory)}{palette.plain}: {count}; {offsets}"
-        yield from self._lines(plan.changes, plan.holes, plan.remarks, plan.left)
+        remarks = [*plan.remarks, *(Remark(path, alternative.message) for path, alternative in plan.alternatives)]
+        yield from self._lines(plan.changes, plan.holes, remarks, plan.left)
 
     def _lines(self, changes: list[Change], holes: list[Hole], remarks: list[Remark], left: list[Finding]) -> Iterator[str]:
         palette = self._palette
@@ -180,6 +181,10 @@ class JsonRepairReport:
     def partition(self, plan: PartitionPlan) -> Iterator[str]:
         """Yield the objects of one partition, also if it needs no repair."""
         yield from self._lines(plan.changes, plan.holes, plan.remarks)
+        for path, alternative in plan.alternatives:
+            batches = [{"position": position, "baseOffset": base_offset} for position, base_offset in alternative.batches]
+            fields: dict[str, object] = {"batches": batches, "message": alternative.message}
+            yield f'{{"type":"alternative",{path_member(path)},{dump(fields)[1:]}'
         yield from self.left(plan.left)
         fields = {
             "changes": len(plan.changes),

@@ -26,7 +26,7 @@ existed, and a node that lost its end fetches it from the other controllers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -49,7 +49,7 @@ from kcli.inspect.repairing.log_end import LogEnd, find_log_end
 from kcli.inspect.repairing.misplaced_segments import LEFTOVER, Placement, RemovedOffsets, SegmentPlacer
 from kcli.inspect.repairing.partition_files import begin_epochs_at, keep_sound_files, rebuild_epochs, restore_topic_id
 from kcli.inspect.repairing.planned_partition import PlannedPartition, RepairError
-from kcli.inspect.repairing.salvage import LogSalvager, SalvageCut, SegmentSalvage, fix_leader_epochs
+from kcli.inspect.repairing.salvage import Alternative, LogSalvager, SalvageCut, SegmentSalvage, fix_leader_epochs
 from kcli.inspect.repairing.unfinished_cleaning import settle_cleaning
 from kcli.inspect.verification.evidence import log_witnesses, start_by_epochs
 from kcli.inspect.verification.facts import PartitionOptions, PartitionResult
@@ -99,7 +99,8 @@ class PartitionPlan(NamedTuple):
     """The changes of a partition's directory, and its log afterwards.
 
     `loses_records` is True if records are missing afterwards, or may be. `holes` are the lost offsets, as far as they are
-    known. `left` are the errors and warnings of a verification afterwards.
+    known. `left` are the errors and warnings of a verification afterwards. `alternatives` are other explanations of the damage
+    that cost the same, each with the path of its segment.
     """
 
     directory: str
@@ -110,6 +111,7 @@ class PartitionPlan(NamedTuple):
     log_end_offset: int
     loses_records: bool
     left: list[Finding]
+    alternatives: Sequence[tuple[str, Alternative]] = ()
 
 
 def plan_partition(disk: Disk, directory: str, settings: RepairSettings = RepairSettings()) -> PartitionPlan:  # noqa: B008
@@ -128,6 +130,7 @@ class _Planner:
         self.removed: list[RemovedOffsets] = []  # of sound batches
         self.inner: list[RemovedOffsets] = []  # of what looks like sound batches inside of damaged ones, and is removed
         self.takes_inner = False
+        self.alternatives: list[tuple[str, Alternative]] = []
         self.evident_end = 0
         self.drops_log_start = False
 
@@ -218,6 +221,7 @@ class _Planner:
             end,
             cut or bool(self.partition.holes) or self.takes_inner,
             self._left(found),
+            self.alternatives,
         )
 
     def _left(self, findings: list[Finding]) -> list[Finding]:
@@ -332,6 +336,7 @@ class _Planner:
                 self.partition.holes.add(
                     first_offset, last_offset + 1, "what is kept may be payload of the damaged batch", path
                 )
+            self.alternatives += [(path, alternative) for alternative in salvage.alternatives]
             self.removed += [RemovedOffsets(path, first, last + 1) for first, last in salvage.displaced]
             self._cut(path, salvage.cuts, next_base)
             if salvage.cuts and not salvage.kept and next_base is not None:

@@ -85,6 +85,8 @@ MOST_CORRECTED_EPOCHS = 64
 # The bytes of a record before its value, at least.
 LEAST_RECORD_BYTES = 6
 CRC_POSITION = CRC_START - 4
+# How many batches of an alternative its sentence names.
+_MOST_NAMED = 4
 
 
 class HeaderFix(NamedTuple):
@@ -136,13 +138,30 @@ class InnerBatches(NamedTuple):
         return f"{what}: they may be the payload of a record, so they are removed; --take-inner keeps them"
 
 
+class Alternative(NamedTuple):
+    """Another explanation that costs the same: base offsets of batches by their bytes, None if it removes the batch."""
+
+    batches: tuple[tuple[int, int | None], ...]
+
+    @property
+    def message(self) -> str:
+        """A sentence on the batches."""
+        named = [
+            f"the batch at byte {position} {'is removed' if base_offset is None else f'has base offset {base_offset}'}"
+            for position, base_offset in self.batches[:_MOST_NAMED]
+        ]
+        more = len(self.batches) - len(named)
+        return f"another explanation costs the same: {', '.join(named)}{f', and {more} more batches differ' if more else ''}"
+
+
 class SegmentSalvage(NamedTuple):
     """What is to be done to one segment. `kept` is the number of batches that stay, `next_offset` the offset after them.
 
     `inner` are batches inside of damaged ones; they stay only with take_inner. `displaced` are the offsets (first, last) of
     sound batches that are removed because they contradict others or the segment's name. `stated_end` is the offset after the
     damaged batches at the end, by their headers; `ends_damaged` is True if bytes at the end are damaged. `moved_end` is the
-    offset after displaced batches that continue the log: they were the last ones, and are in a wrong place.
+    offset after displaced batches that continue the log: they were the last ones, and are in a wrong place. `alternatives` are
+    explanations that cost as much as the chosen one.
     """
 
     cuts: list[SalvageCut]
@@ -155,6 +174,7 @@ class SegmentSalvage(NamedTuple):
     stated_end: int | None
     ends_damaged: bool
     moved_end: int | None = None
+    alternatives: Sequence[Alternative] = ()
 
 
 class _Unsound(NamedTuple):
@@ -209,7 +229,14 @@ class LogSalvager:
             segment = SegmentWitnesses(
                 *bounds, base_offset, entries, times, is_end_sound, is_continued, self._searched, frozenset(fixer.fixes)
             )
-            kept, fixes, payload = self._choose(reader, batches, OffsetExplanation(batches, segment, log))
+            explanation = OffsetExplanation(batches, segment, log)
+            chosen = self._choose(reader, batches, explanation)
+            kept, fixes = _corrected(batches, chosen)
+            payload = batches.pick(explanation.payload(chosen))
+            alternatives = [
+                Alternative(tuple((batches.position[row], base_offset) for row, base_offset in differing))
+                for differing in explanation.alternatives(chosen)
+            ]
             fixes += [fix for position in kept.position for fix in fixer.fixes.get(position, ())]
             # What is taken for payload may be behind the damaged bytes too.
             unsound += [_Unsound(row.position, row.end, False, is_entry=False) for row in payload.rows()]
@@ -225,27 +252,26 @@ class LogSalvager:
         stated_end, ends_damaged = _end_of_damage(kept, unsound, next_offset)
         moved_end = _end_of_moved(batches, kept, next_offset)
         return SegmentSalvage(
-            cuts, fixes, len(kept), next_offset, _epoch_runs(kept), inner, displaced, stated_end, ends_damaged, moved_end
+            cuts,
+            fixes,
+            len(kept),
+            next_offset,
+            _epoch_runs(kept),
+            inner,
+            displaced,
+            stated_end,
+            ends_damaged,
+            moved_end,
+            alternatives,
         )
 
-    def _choose(
-        self, reader: SegmentReader, batches: Batches, explanation: OffsetExplanation
-    ) -> tuple[Batches, list[HeaderFix], Batches]:
-        """Return the batches that stay, with their offsets, the corrections of base offsets, and what is taken for payload."""
-        chosen = [Chosen(index, base_offset) for index, base_offset in enumerate(batches.base_offset)]
-        if explanation.is_needed():
-            last = plausible_header(reader.file, batches.position[len(batches) - 1])
-            latest = None if last is None else latest_offsets(reader, last, self._scanner)
-            chosen = explanation.choose(_copies(reader, batches), -1 if last is None else last.max_timestamp, latest)
-        kept = batches.pick([one.row for one in chosen])
-        fixes: list[HeaderFix] = []
-        for row, (_, base_offset) in enumerate(chosen):
-            moved = base_offset - kept.base_offset[row]
-            if moved:
-                kept.base_offset[row] += moved
-                kept.last_offset[row] += moved
-                fixes.append(base_offset_fix(kept.position[row], base_offset))
-        return kept, fixes, batches.pick(explanation.payload(chosen))
+    def _choose(self, reader: SegmentReader, batches: Batches, explanation: OffsetExplanation) -> list[Chosen]:
+        """Return the batches that stay, with their base offsets."""
+        if not explanation.is_needed():
+            return [Chosen(index, base_offset) for index, base_offset in enumerate(batches.base_offset)]
+        last = plausible_header(reader.file, batches.position[len(batches) - 1])
+        latest = None if last is None else latest_offsets(reader, last, self._scanner)
+        return explanation.choose(_copies(reader, batches), -1 if last is None else last.max_timestamp, latest)
 
     def _scan(self, reader: SegmentReader) -> tuple[Batches, dict[int, str], list[_Unsound]]:
         """Read the segment; return its sound batches, the faults of the other ones by position, and the unsound bytes."""
@@ -371,6 +397,19 @@ class LogSalvager:
         elif header.producer_id in self._open_transactions:
             return f"the batch is outside of the transaction that its producer {header.producer_id} has open"
         return None
+
+
+def _corrected(batches: Batches, chosen: Sequence[Chosen]) -> tuple[Batches, list[HeaderFix]]:
+    """Return the chosen batches with their offsets, and the corrections of base offsets."""
+    kept = batches.pick([one.row for one in chosen])
+    fixes: list[HeaderFix] = []
+    for row, (_, base_offset) in enumerate(chosen):
+        moved = base_offset - kept.base_offset[row]
+        if moved:
+            kept.base_offset[row] += moved
+            kept.last_offset[row] += moved
+            fixes.append(base_offset_fix(kept.position[row], base_offset))
+    return kept, fixes
 
 
 def _wrong_length(reader: SegmentReader, header: RecordBatch, end: int) -> WrongLength | None:

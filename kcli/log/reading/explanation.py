@@ -60,7 +60,7 @@ Nothing inside of a batch with a right CRC is a candidate, and the bytes of a ba
 
 The best choice is found by dynamic programming over the batches in the order of the file: the best choice that ends with a
 candidate continues the best one that ends below its first offset. So no sound record is removed because of a wrong header next
-to it. Of equal choices the one with smaller gaps stays, then the one with the offsets as read.
+to it. Of equal choices the one with smaller gaps stays, then the one with the offsets as read; a plan names the others.
 """
 
 from __future__ import annotations
@@ -90,6 +90,10 @@ FILE = 8
 COMPANION = 1
 # Leader epochs in this order cannot be; runs of batches that are too long to be corrected may leave such an order.
 _IMPOSSIBLE = 1 << 20
+# Choices of equal cost are searched for so many of the corrected or removed batches, in segments of at most so many batches.
+MOST_DOUBTED, MOST_SEARCHED = 4, 10_000
+# What the batch of a row is worth that has to stay.
+_FORCED = 1 << 30
 # A run of batches may have the leader epoch of one of this number of runs before and after it.
 _MOST_NEIGHBOURS = 6
 
@@ -232,6 +236,13 @@ class Chosen(NamedTuple):
     base_offset: int
 
 
+class Differing(NamedTuple):
+    """The batch of row `row` has another base offset in a choice that costs as much as the chosen one; None: it is removed."""
+
+    row: int
+    base_offset: int | None
+
+
 # ------------------------------------------------------------------------------------------------------------------ offsets
 
 
@@ -247,6 +258,7 @@ class OffsetExplanation:
         self._log = log
         self._copies: frozenset[int] = frozenset()
         self._stated: frozenset[int] = frozenset()
+        self._of_rows: list[list[Candidate]] = []
         self._last_timestamp = -1
         self._latest: Container[int] | None = None
         self._doubts: dict[int, bool] = {}
@@ -283,8 +295,35 @@ class OffsetExplanation:
         """
         self._copies, self._last_timestamp, self._latest = copies, last_timestamp, latest
         self._stated = frozenset(self._batches.base_offset)
-        candidates, segment = self._candidates(), self._segment
-        return best_choice(candidates, segment.first_offset, segment.end_offset, gap=self._gap)
+        self._of_rows, segment = self._candidates(), self._segment
+        return best_choice(self._of_rows, segment.first_offset, segment.end_offset, gap=self._gap)
+
+    def alternatives(self, chosen: Sequence[Chosen]) -> list[list[Differing]]:
+        """Return where other choices differ from the one that `choose` returned, if they cost the same.
+
+        For each of the first MOST_DOUBTED batches that are corrected or removed the best choice without that is compared. Not
+        for payload, which --take-inner keeps, and for copies.
+        """
+        if len(self._of_rows) > MOST_SEARCHED:
+            return []
+        bases = {one.row: one.base_offset for one in chosen}
+        stated = self._batches.base_offset
+        doubted = [row for row in range(len(stated)) if bases.get(row) != stated[row] and row not in self._copies]
+        doubted = [row for row in doubted if row in bases or not self._doubts.get(row, False)]
+        bounds, found = (self._segment.first_offset, self._segment.end_offset, self._gap), list[list[Differing]]()
+        points, _ = _best_choice(self._of_rows, *bounds)
+        for row in doubted[:MOST_DOUBTED]:
+            rows = list(self._of_rows)
+            if row in bases:
+                rows[row] = [one for one in rows[row] if one.base_offset != bases[row]]
+            else:
+                rows[row] = [one._replace(cost=one.cost - _FORCED) for one in rows[row]]
+            others, choice = _best_choice(rows, *bounds)
+            theirs = {one.row: one.base_offset for one in choice}
+            differing = [Differing(one, theirs.get(one)) for one in range(len(stated)) if theirs.get(one) != bases.get(one)]
+            if others - (0 if row in bases else _FORCED) == points and differing not in found:
+                found.append(differing)
+        return found
 
     def payload(self, chosen: Sequence[Chosen]) -> list[int]:
         """Return the rows of batches that are not chosen because they are taken for payload."""
@@ -537,6 +576,13 @@ def best_choice(
     leaves. The best choice that ends below an offset is found in log n steps, by a Fenwick tree of prefix maxima over the last
     offsets.
     """
+    return _best_choice(candidates, first_offset, end_offset, gap)[1]
+
+
+def _best_choice(
+    candidates: Sequence[Sequence[Candidate]], first_offset: int, end_offset: int, gap: int
+) -> tuple[int, list[Chosen]]:
+    """Return the best choice and what it saves."""
     lasts = sorted({one.last_offset for some in candidates for one in some})
     nothing = (_Score(), -1)
     tree = [nothing] * (len(lasts) + 1)  # (score, node that the choice ends with)
@@ -584,7 +630,7 @@ def best_choice(
             )
             if (best_of_all[1] < 0 and not one.is_doubtful) or total >= least:
                 best_of_all, least = (score, node), total
-    return _path(nodes, best_of_all[1])
+    return least[0], _path(nodes, best_of_all[1])
 
 
 def _path(nodes: Sequence[tuple[Chosen, int]], node: int) -> list[Chosen]:
