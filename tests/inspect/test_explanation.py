@@ -24,7 +24,7 @@ from tests.damage.layout import patch
 from tests.fuzz import outputs
 from tests.fuzz.outputs import dumped_json, spark_rows
 from tests.inspect.repaired import holes, repair, segments
-from tests.inspect.verified import batch, codes, partition, root_files, verify
+from tests.inspect.verified import batch, codes, entry, partition, root_files, verify
 
 TENS = range(0, 150, 10)
 
@@ -518,3 +518,27 @@ def test_a_plan_names_the_explanations_that_cost_the_same(tmp_path: Path) -> Non
     patch(log, first, struct.pack(">q", 9))
     lines = outputs.run("verify", "--repair", "--output", "json", tmp_path).json_lines()
     assert lines[-1]["changes"] and not [line for line in lines if line["type"] == "alternative"]
+
+
+def test_a_segment_exchanged_with_the_empty_one_at_the_end_gets_its_name(tmp_path: Path) -> None:
+    """One byte makes its offset that of its name; but then the log lacks exactly the offsets that its batch states."""
+    path = partition(tmp_path, "t-0", [batch(0, 24)], [batch(24, 8)], [batch(32, 10)])
+    root_files(tmp_path, recovery_point={"t-0": 42}, replication={"t-0": 42})
+    (path / f"{24:020d}.log").rename(path / f"{42:020d}.log")
+    (path / f"{24:020d}.log").write_bytes(b"")
+    plan, _ = repair(tmp_path)
+    assert ({name: found for name, found in segments(tmp_path).items() if found}, plan.log_end_offset, holes(plan)) == (
+        {0: [0], 24: [24], 32: [32]}, 42, [],
+    )  # fmt: skip
+
+
+def test_a_torn_snapshot_shows_the_end_of_a_log_without_segments(tmp_path: Path) -> None:
+    """Its name is written before its bytes; to give out offsets twice is worse than to begin a little later."""
+    path = partition(tmp_path, "t-0", [batch(0, 70), batch(70, 5)], snapshots={70: [entry(5, 0, 69)], 75: [entry(5, 1, 74)]})
+    root_files(tmp_path, clean=False, recovery_point={"t-0": 0}, replication={"t-0": 70})
+    torn = path / f"{75:020d}.snapshot"
+    torn.write_bytes(torn.read_bytes()[:-9])
+    for suffix in ("log", "index", "timeindex"):
+        (path / f"{0:020d}.{suffix}").unlink()
+    plan, _ = repair(tmp_path)
+    assert (plan.log_end_offset, holes(plan)) == (75, [(0, 75)])

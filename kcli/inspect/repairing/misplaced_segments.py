@@ -386,6 +386,9 @@ def _is_renamed(found: _Found, bases: list[int], ends: Sequence[tuple[int, int]]
     moved_end = base + last - first + 1
     moved = difference(first, base) + gaps(base, moved_end, end) if moved_end <= end else BATCH + GAP
     others_behind = [name for name in bases if name > first and name != base]
+    # With another base offset the batch would leave the gap between two other segments that it fills as it is.
+    is_filling = any(name < first == ended for name, ended in others) and last + 1 in others_behind
+    moved += GAP if is_filling else 0
     renamed = FILE + gaps(first, last + 1, min(others_behind, default=INT64_MAX))
     return renamed < min(moved, BATCH + GAP)
 

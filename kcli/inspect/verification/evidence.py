@@ -15,8 +15,8 @@
     the manifest of a repair that was interrupted     where that repair lets the log end      yes, until a broker has run
     an empty segment                                  the offset in its name                  yes: a log is rolled at its end
     a segment that has bytes and no sound batch, an   the offset in its name                  no
-      index whose .log is missing, a producer
-      snapshot that cannot be read
+      index whose .log is missing
+    a producer snapshot that cannot be read           the offset in its name                  if no segment is left
     the last entry of an .index or a .timeindex       the offset after it                     no
       (see below)
     the log start offset                              its offset                              if no segment is left; else it
@@ -315,7 +315,7 @@ def _snapshot_claims(disk: Disk, partition: PartitionDirectory, batch_end: int) 
     for file in partition.snapshots:
         end_offset = _producers_end(disk, file.path)
         if end_offset is None:
-            claims.append(Claim(file.base_offset, f"the offset in the name of {file.name}"))
+            claims.append(Claim(file.base_offset, f"the offset in the name of {file.name}", not partition.segments))
             continue
         is_later = before is not None and before.base_offset < end_offset <= file.base_offset
         claims.append(Claim(file.base_offset, f"the offset of {file.name}", is_later or not partition.segments))
