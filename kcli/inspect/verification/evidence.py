@@ -455,7 +455,8 @@ def find_moved_batch(
     has_gaps = facts.gaps > (expected >= 0)
     log = log._replace(is_cleaned=log.is_cleaned or facts.is_thinned or has_gaps)
     with SegmentReader(disk, segment.log) as reader:
-        header = reader.header_at(position)
+        found = reader.batch_at(position)
+        header = found.header if isinstance(found, LogBatch) else None
         if not isinstance(header, RecordBatch) or header.base_offset <= first_offset:
             return None
         latest = latest_offsets(reader, header, RecordScanner())

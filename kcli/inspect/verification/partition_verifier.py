@@ -287,7 +287,9 @@ class PartitionVerifier:
     def _check_last_batch(self) -> None:
         """Compare the base offset of the last batch, which no CRC covers, with the files that have the log's end."""
         segments, facts = self.partition.segments, self._facts
-        if self.options.is_live or self.findings.vanished or not facts or facts[-1].path != segments[-1].log:
+        if self.options.is_live or self.findings.vanished or self.partition.state is DirectoryState.DELETE:
+            return
+        if not facts or facts[-1].path != segments[-1].log:
             return
         log_end = max((one.end_offset for one in facts[:-1] if one.first_offset >= 0), default=0)
         try:
