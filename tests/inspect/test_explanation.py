@@ -542,3 +542,18 @@ def test_a_torn_snapshot_shows_the_end_of_a_log_without_segments(tmp_path: Path)
         (path / f"{0:020d}.{suffix}").unlink()
     plan, _ = repair(tmp_path)
     assert (plan.log_end_offset, holes(plan)) == (75, [(0, 75)])
+
+
+def test_offsets_that_a_repair_loses_do_not_contradict_the_last_batch(tmp_path: Path) -> None:
+    """An old end of the log is in the gap that the repair leaves, and one bit of the offset after it would fill the gap."""
+    parts = [batch(0, 8), batch(8), batch(9, 3), batch(12)]
+    path = partition(tmp_path, "t-0", parts)
+    root_files(tmp_path, clean=False, recovery_point={"t-0": 9}, replication={"t-0": 9})
+    for name in (f"{0:020d}.index", f"{0:020d}.timeindex"):
+        (path / name).unlink()
+    ends = [*itertools.accumulate(len(one.encode()) for one in parts)]
+    for end in ends[1:3]:
+        patch(path / f"{0:020d}.log", end - 6, b"\xff\xff\xff")
+    plan, _ = repair(tmp_path)
+    assert (segments(tmp_path)[0], holes(plan)) == ([0, 12], [(8, 12)])
+    assert "offset-mismatch" not in {finding.code for finding in plan.left} | codes(verify(tmp_path))
