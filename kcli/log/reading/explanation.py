@@ -90,7 +90,7 @@ FILE = 8
 COMPANION = 1
 # Leader epochs in this order cannot be; runs of batches that are too long to be corrected may leave such an order.
 _IMPOSSIBLE = 1 << 20
-# Choices of equal cost are searched for so many of the corrected or removed batches, in segments of at most so many batches.
+# Of how many corrected or removed batches choices of equal cost are searched, in segments of at most how many batches.
 MOST_DOUBTED, MOST_SEARCHED = 4, 10_000
 # What the batch of a row is worth that has to stay.
 _FORCED = 1 << 30
