@@ -580,6 +580,16 @@ def an_empty_segment_behind_a_gap(root: Path) -> None:
     root_files(root)
 
 
+@case("offset-mismatch", "offset-gap", "timeindex-behind")
+def a_last_batch_behind_the_end_that_the_checkpoints_have(root: Path) -> None:
+    """One bit of its base offset is wrong, and no index has it."""
+    path = partition(root, "t-0", [batch(0, 3), batch(3, 3)])
+    patch(path / f"{ZERO}.log", len(batch(0, 3).encode()), (7).to_bytes(8, "big"))
+    for name in (f"{ZERO}.index", f"{ZERO}.timeindex"):
+        (path / name).write_bytes(b"")
+    root_files(root, recovery_point={"t-0": 6}, replication={"t-0": 6})
+
+
 @case("partition-empty")
 def a_partition_of_nothing(root: Path) -> None:
     one_segment(root, batch(0))
