@@ -1,7 +1,8 @@
 """The names that jmx_exporter gives Apache Kafka's MBeans: `python -m tests.oracle.metric_names` asks and writes the fixture.
 
 Kafka runs with the exporter's agent (from Maven) and jmx-exporter-rules.yml, its usual rules for Kafka; what shows only once
-it happened (batches refused, too large) is made to happen first. The fixture has a line for each name and set of labels.
+it happened (batches refused, too large) is made to happen first. The fixture has a line for each name and set of labels. A
+second one has those of controllers and raft on the leader and a follower of three controllers, before and after an election.
 """
 
 from __future__ import annotations
@@ -18,8 +19,13 @@ from kcli.protocol import apis
 from tests.oracle.config_questions import ask_all, create
 from tests.oracle.peer import Peer, free_ports
 from tests.oracle.raw_requests import RawClient
+from tests.server.quorum_processes import CLUSTER_ID, Controller, Quorum
+from tests.server.quorum_processes import free_ports as ports_of_controllers
 
 FIXTURE = Path(__file__).resolve().parents[2] / "fixtures" / "metrics" / "kafka-names.txt"
+CONTROLLERS_FIXTURE = FIXTURE.with_name("kafka-controllers.txt")
+# The metrics of controllers and of the metadata quorum.
+OF_CONTROLLERS = re.compile("kafka_(controller_|server_(raft_metrics|metadataloader|snapshotemitter)_)")
 AGENT = "jmx_prometheus_javaagent"
 AGENT_VERSION = "1.0.1"
 RULES = Path(__file__).with_name("jmx-exporter-rules.yml")
@@ -30,6 +36,8 @@ def write_fixture() -> None:
     with tempfile.TemporaryDirectory() as folder:
         FIXTURE.parent.mkdir(parents=True, exist_ok=True)
         FIXTURE.write_text(names_of(exposition(Path(folder))))
+    with tempfile.TemporaryDirectory() as folder:
+        CONTROLLERS_FIXTURE.write_text("".join(controllers_expositions(Path(folder))))
 
 
 def names_of(text: str) -> str:
@@ -43,11 +51,8 @@ def names_of(text: str) -> str:
 def exposition(home: Path) -> str:
     """What the exporter shows of a new broker that has produced, fetched and refused."""
     script, port = str(Peer(home).script), free_ports()
-    coordinates = f"io.prometheus.jmx:{AGENT}:{AGENT_VERSION}"
-    maven = ["mvn", "-q", "-B", "dependency:copy", f"-Dartifact={coordinates}", f"-DoutputDirectory={home}"]
-    subprocess.run(maven, check=True)
     subprocess.run([script, "format", str(home / "broker"), str(port)], check=True, capture_output=True)
-    agent = f"-javaagent:{home}/{AGENT}-{AGENT_VERSION}.jar={port + 2}:{RULES}"
+    agent = _agent(home, port + 2)
     subprocess.run(
         [script, "start", str(home / "broker")], check=True, env={**os.environ, "KAFKA_PEER_OPTS": f"-Xmx1g {agent}"}
     )
@@ -58,6 +63,42 @@ def exposition(home: Path) -> str:
         return text
     finally:
         subprocess.run([script, "stop", str(home / "broker")], check=True)
+
+
+def _agent(home: Path, port: int) -> str:
+    """The option of Java for the exporter's agent, which Maven brings."""
+    coordinates = f"io.prometheus.jmx:{AGENT}:{AGENT_VERSION}"
+    maven = ["mvn", "-q", "-B", "dependency:copy", f"-Dartifact={coordinates}", f"-DoutputDirectory={home}"]
+    subprocess.run(maven, check=True)
+    return f"-javaagent:{home}/{AGENT}-{AGENT_VERSION}.jar={port}:{RULES}"
+
+
+def controllers_expositions(home: Path) -> list[str]:
+    """The lines of the fixture: role, name and labels."""
+    script, ports = str(Peer(home).script), ports_of_controllers(6)
+    controllers = []
+    for node_id, metrics_port in zip((1, 2, 3), ports[3:]):
+        options = f"KAFKA_PEER_OPTS=-Xmx400m {_agent(home, metrics_port)}"
+        controller = Controller(home, node_id, ports[:3], ["env", options, script, "java", "kafka.Kafka"])
+        tool = [script, "java", "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(controller.properties)]
+        subprocess.run(tool, check=True, capture_output=True)
+        controllers.append(controller)
+    found: set[str] = set()
+    with Quorum(controllers) as quorum:
+        epoch = 0
+        for is_last in (False, True):
+            leader = quorum.elected(epoch)
+            epoch = leader.election.leader_epoch
+            for controller in controllers:
+                if controller.process is None:
+                    continue
+                with urllib.request.urlopen(f"http://127.0.0.1:{ports[2 + controller.node_id]}/metrics") as answer:
+                    names = names_of(answer.read().decode()).splitlines()
+                role = "leader" if controller is leader else "follower"
+                found |= {f"{role} {line}\n" for line in names if OF_CONTROLLERS.match(line)}
+            if not is_last:
+                leader.end()
+    return sorted(found)
 
 
 def _use(address: str) -> None:

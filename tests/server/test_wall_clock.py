@@ -48,8 +48,8 @@ def test_records_have_the_time_on_the_wall(tmp_path: Path, step_ms: int) -> None
         (topic,) = node.produce("limited", 0, batch(b"a", timestamp=timestamp)).result().responses
         assert topic.partition_responses[0].error_code == code
     node.create_topic("u", 1)
-    assert node.node.controller.raft.delivered_timestamp_ms >= START_MS + step_ms  # type: ignore[attr-defined]
-    assert abs(node.node.controller.raft.delivered_timestamp_ms - node.now_ms - step_ms) < 10_000  # type: ignore[attr-defined]
+    assert node.node.controller.raft.metrics.delivered_timestamp_ms >= START_MS + step_ms  # type: ignore[attr-defined]
+    assert abs(node.node.controller.raft.metrics.delivered_timestamp_ms - node.now_ms - step_ms) < 10_000  # type: ignore[attr-defined]
 
 
 def test_retention_follows_the_wall_clock(tmp_path: Path) -> None:

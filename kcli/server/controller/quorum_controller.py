@@ -59,6 +59,7 @@ from kcli.server.controller.controller_result import ApiError, ControllerRequest
 from kcli.server.controller.controller_state import ControllerState
 from kcli.server.controller.error_answers import error_answer
 from kcli.server.log_lines import WarningLine, fault_line
+from kcli.server.metrics.sampled import Sampled
 from kcli.server.raft.kafka_raft_client import KafkaRaftClient, NotLeaderError
 from kcli.server.raft.messages import SnapshotId
 from kcli.server.raft.metadata_batches import MAX_RECORDS_PER_APPEND, MetadataBatch, encode_metadata_record, new_record
@@ -67,16 +68,31 @@ from kcli.state.metadata_image import MetadataImage
 
 
 class QuorumControllerMetrics:
-    """Counters since the start of the process."""
+    """Counters since the start of the process; the times of operations are in ms of the node's own time.
 
-    __slots__ = ("elections_from_eligible", "metadata_errors", "new_leaders", "timed_out_heartbeats", "unclean_elections")
+    On the active controller the last applied record is the last one that it appended, on others the last committed one.
+    """
+
+    __slots__ = (
+        *("applied_offset", "applied_timestamp_ms", "committed_offset", "elections_from_eligible", "metadata_errors"),
+        *("new_leaders", "operations", "processing_times", "queue_times", "timed_out_heartbeats", "unclean_elections"),
+    )
 
     def __init__(self) -> None:
+        self.applied_offset = self.committed_offset = -1
+        self.applied_timestamp_ms = -1
+        self.operations = 0
+        self.queue_times = Sampled()
+        self.processing_times = Sampled()
         self.elections_from_eligible = 0
         self.metadata_errors = 0
         self.new_leaders = 0
         self.timed_out_heartbeats = 0
         self.unclean_elections = 0
+
+    def applied(self, last_offset: int, timestamp_ms: int) -> None:
+        """Note that records up to an offset are applied."""
+        self.applied_offset, self.applied_timestamp_ms = last_offset, timestamp_ms
 
     def count_election(self, image: MetadataImage, record: Message) -> None:
         """Count the election, if a record that is about to be applied to `image` makes one."""
@@ -138,7 +154,7 @@ class QuorumController:
         self._report = report
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()  # (offset to be committed, answer)
         self._is_deciding = False  # a decision is between two time slices, or waits for its first
-        self._queue: deque[Callable[[int], Iterator[None]]] = deque()
+        self._queue: deque[tuple[Callable[[int], Iterator[None]], int]] = deque()  # and when it was enqueued
         self._last_append_ms = 0
         self._activations = 0  # periodic tasks belong to one
         self.is_active = False
@@ -156,6 +172,9 @@ class QuorumController:
         Raises MetadataLogError for features that this node does not support: it must stop.
         """
         self.state.commit(batch.last_offset)
+        self.metrics.committed_offset = batch.last_offset
+        if batch.last_offset > self.metrics.applied_offset:
+            self.metrics.applied(batch.last_offset, batch.timestamp_ms)
         for control in batch.control_records:
             self.state.image.apply_control(control)
         if not self.is_active:
@@ -187,6 +206,7 @@ class QuorumController:
         """Stop being active: revert what is not committed, and answer those who wait for it with NOT_CONTROLLER."""
         self.is_active = False
         self.state.roll_back()
+        self.metrics.applied_offset = self.metrics.committed_offset
         waiting, self._waiting = self._waiting, deque()
         for _, answer in waiting:
             answer()
@@ -215,7 +235,7 @@ class QuorumController:
 
     def _enqueue(self, begin: Callable[[int], Iterator[None]], now_ms: int) -> None:
         """Begin a decision, now or when those before it are done."""
-        self._queue.append(begin)
+        self._queue.append((begin, now_ms))
         if not self._is_deciding:
             self._is_deciding = True
             self._scheduler.run(self._decide_all(), now_ms)
@@ -224,7 +244,12 @@ class QuorumController:
         """Make the decisions in the queue, in its order; each begins in a time slice of its own."""
         try:
             while True:
-                yield from self._queue.popleft()(self._scheduler.now_ms)
+                begin, enqueued_ms = self._queue.popleft()
+                began_ms = self._scheduler.now_ms
+                self.metrics.operations += 1
+                self.metrics.queue_times.add(began_ms - enqueued_ms)
+                yield from begin(began_ms)
+                self.metrics.processing_times.add(self._scheduler.now_ms - began_ms)
                 if not self._queue:
                     return
                 yield
@@ -324,6 +349,7 @@ class QuorumController:
             base_offset = self._raft.next_offset
             last_offset = self._raft.append(batch, now_ms, values)
             self._last_append_ms = now_ms
+            self.metrics.applied(last_offset, self._timer.wall.at(now_ms))
             self._apply(batch, base_offset)
             if not self.is_active:
                 raise NotLeaderError("this controller cannot apply what it has appended, and has resigned")

@@ -114,9 +114,15 @@ kafka_server_client_metrics_unknown_subscription_request_count | gauge |  | Push
 kafka_server_metadataloader_currentmetadataversion | gauge |  | The level of metadata.version
 kafka_server_metadataloader_finalizedlevel | gauge | featureName | The level of a feature
 kafka_server_metadataloader_currentcontrollerid | gauge |  | The node that leads the quorum, -1 for none
+kafka_server_metadataloader_handleloadsnapshotcount | gauge |  | Snapshots of the metadata log that this node has loaded
+kafka_server_snapshotemitter_latestsnapshotgeneratedbytes | gauge |  | Bytes of the latest snapshot that this node has written
+kafka_server_snapshotemitter_latestsnapshotgeneratedagems | gauge |  | Milliseconds since then; before the first since the start
+kafka_server_brokermetadatalistener_metadatabatchsizes | summary |  | Records of a batch of the metadata log
 kafka_server_broker_metadata_metrics_last_applied_record_offset | gauge |  | Offset of the last applied metadata record
 kafka_server_broker_metadata_metrics_last_applied_record_timestamp | gauge |  | When that record was appended, in ms since 1970
 kafka_server_broker_metadata_metrics_last_applied_record_lag_ms | gauge |  | Milliseconds since then, 0 on the leader
+kafka_server_broker_metadata_metrics_metadata_load_error_count | gauge |  | Always 0: a broker that cannot read a record ends
+kafka_server_broker_metadata_metrics_metadata_apply_error_count | gauge |  | Always 0: a broker that cannot apply a record ends
 kafka_server_broker_metadata_metrics_ignored_static_voters | gauge |  | 1 if the file sets voters and the log has others
 kafka_server_socket_server_metrics_connection_count | gauge | listener networkProcessor | Connections open
 kafka_server_socket_server_metrics_connection_creation | gauge | listener networkProcessor | Accepted connections
@@ -155,7 +161,7 @@ kafka_coordinator_group_groupmetadatamanager_numgroupspreparingrebalance | gauge
 kafka_coordinator_group_groupmetadatamanager_numgroupscompletingrebalance | gauge |  | Classic groups in CompletingRebalance
 kafka_coordinator_group_groupmetadatamanager_numgroupsstable | gauge |  | Classic groups that are Stable
 kafka_coordinator_group_groupmetadatamanager_numgroupsdead | gauge |  | Classic groups that are Dead
-kafka_controller_kafkacontroller_activecontrollercount | gauge |  | 1 on the node that leads the quorum
+kafka_controller_kafkacontroller_activecontrollercount | gauge |  | 1 on the active controller
 kafka_controller_kafkacontroller_activebrokercount | gauge |  | Registered brokers that are not fenced
 kafka_controller_kafkacontroller_fencedbrokercount | gauge |  | Registered brokers that are fenced
 kafka_controller_kafkacontroller_controlledshutdownbrokercount | gauge |  | Brokers in controlled shutdown
@@ -164,13 +170,17 @@ kafka_controller_kafkacontroller_timesincelastheartbeatreceivedms | gauge | brok
 kafka_controller_kafkacontroller_timedoutbrokerheartbeatcount | gauge |  | Brokers fenced for missing heartbeats since the start
 kafka_controller_kafkacontroller_newactivecontrollerscount | gauge |  | Leaders of the quorum seen since the start
 kafka_controller_kafkacontroller_metadataerrorcount | gauge |  | Records that could not be applied
+kafka_controller_kafkacontroller_eventqueueoperationsstartedcount | gauge |  | Operations of the controller that have begun
+kafka_controller_kafkacontroller_eventqueueoperationstimedoutcount | gauge |  | Always 0: operations that wait have no deadline
+kafka_controller_controllereventmanager_eventqueuetimems | summary |  | Milliseconds that an operation of the controller waited
+kafka_controller_controllereventmanager_eventqueueprocessingtimems | summary |  | Milliseconds until its records were appended
 kafka_controller_controllerstats_uncleanleaderelections_total | counter |  | Elected leaders that were not in sync
 kafka_controller_controllerstats_electionfromeligibleleaderreplicas_total | counter |  | Eligible leader replicas elected
 kafka_controller_kafkacontroller_globaltopiccount | gauge |  | Topics of the cluster
 kafka_controller_kafkacontroller_globalpartitioncount | gauge |  | Partitions of the cluster
 kafka_controller_kafkacontroller_offlinepartitionscount | gauge |  | Partitions without a leader
 kafka_controller_kafkacontroller_preferredreplicaimbalancecount | gauge |  | Partitions whose leader is not their first replica
-kafka_controller_kafkacontroller_lastappliedrecordoffset | gauge |  | Offset of the last applied metadata record
+kafka_controller_kafkacontroller_lastappliedrecordoffset | gauge |  | Offset of the last record that the controller applied
 kafka_controller_kafkacontroller_lastcommittedrecordoffset | gauge |  | Offset of the last committed metadata record
 kafka_controller_kafkacontroller_lastappliedrecordtimestamp | gauge |  | When that record was appended, in ms since 1970
 kafka_controller_kafkacontroller_lastappliedrecordlagms | gauge |  | Milliseconds since then, 0 on the leader
@@ -180,12 +190,17 @@ kafka_server_raft_metrics_current_epoch | gauge |  | The epoch of the quorum
 kafka_server_raft_metrics_high_watermark | gauge |  | Offset after the last committed record of the metadata log
 kafka_server_raft_metrics_log_end_offset | gauge |  | Offset after the last record of the metadata log
 kafka_server_raft_metrics_log_end_epoch | gauge |  | The epoch of the last record of the metadata log
-kafka_server_raft_metrics_append_records_rate | gauge |  | Records appended per second, since the last scrape
+kafka_server_raft_metrics_append_records_rate | gauge |  | Records appended per second as the leader, since the last scrape
+kafka_server_raft_metrics_fetch_records_rate | gauge |  | Records fetched per second from leaders, since the last scrape
 kafka_server_raft_metrics_current_vote | gauge |  | The node that this one voted for in the epoch, -1 for none
 kafka_server_raft_metrics_number_of_voters | gauge |  | Voters of the quorum
-kafka_server_raft_metrics_number_of_observers | gauge |  | Observers of the metadata log: always 0
-kafka_server_raft_metrics_commit_latency_avg | gauge |  | Average milliseconds to a commit, since the last scrape
-kafka_server_raft_metrics_commit_latency_max | gauge |  | The longest milliseconds to a commit
+kafka_server_raft_metrics_number_of_observers | gauge |  | Observers that fetch the metadata log; on the leader only
+kafka_server_raft_metrics_uncommitted_voter_change | gauge |  | 1 if a change of the voters is not committed; on the leader only
+kafka_server_raft_metrics_number_unknown_voter_connections | gauge |  | Voters whose address is not known
+kafka_server_raft_metrics_commit_latency_avg | gauge |  | Average milliseconds from append to commit, since the last scrape
+kafka_server_raft_metrics_commit_latency_max | gauge |  | The longest of them
+kafka_server_raft_metrics_election_latency_avg | gauge |  | Average milliseconds from a request for votes to a leader
+kafka_server_raft_metrics_election_latency_max | gauge |  | The longest of them, since the last scrape
 """
 ALL_TOPICS = "; without a label: for all topics"
 

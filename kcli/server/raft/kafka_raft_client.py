@@ -49,6 +49,7 @@ from kcli.protocol import error_codes
 from kcli.protocol.control_records import ControlRecord
 from kcli.protocol.message import Message
 from kcli.server.log_lines import FailureLine, WarningLine
+from kcli.server.metrics.sampled import Latency, Sampled
 from kcli.server.outstanding import FlushCallback
 from kcli.server.raft.consensus import NotLeaderError as NotLeaderError
 from kcli.server.raft.consensus import RaftCore
@@ -82,8 +83,8 @@ from kcli.server.raft.messages import (
 )
 from kcli.server.raft.metadata_batches import MetadataBatch, encode_metadata_record
 from kcli.server.raft.metadata_log import FETCHED_PART, MetadataLog, MetadataLogConfig
-from kcli.server.raft.quorum_state import NEVER_MS, QuorumState, QuorumStateStore, quorum_state_data, stored_election
-from kcli.server.raft.replica import RaftCoreConfig
+from kcli.server.raft.quorum_state import NEVER_MS, QuorumState, QuorumStateStore, Role, quorum_state_data, stored_election
+from kcli.server.raft.replica import RaftCoreConfig, is_real_snapshot
 from kcli.server.raft.wire import Wire, api_key_of, read_answer, read_request, write_answer, write_request
 from kcli.server.scheduler import Scheduler
 
@@ -147,27 +148,39 @@ class RaftListener(Protocol):
         ...
 
 
-class CommitTimes:
-    """Average and maximum of the times in ms between the append of a batch and its delivery, since they were last taken."""
+class RaftMetrics:
+    """What a replica counts since the start of the process (Kafka: KafkaRaftMetrics); averages are since they were taken.
 
-    __slots__ = ("_batches", "_max_ms", "_sum_ms")
+    The time of an election is from the request for votes, or for pre-votes if it gets no further, until this node leads or
+    follows; an only voter, which leads at once, has none. The time of a commit is from the leader's append to the delivery.
+    `snapshot_made_ms` is when the latest snapshot was written here, or when the replica started.
+    """
+
+    __slots__ = (
+        *("_election_began_ms", "batch_sizes", "commits", "delivered_timestamp_ms", "elections", "snapshot_bytes"),
+        *("snapshot_made_ms", "snapshots_loaded"),
+    )
 
     def __init__(self) -> None:
-        self._batches = self._sum_ms = self._max_ms = 0
+        self.commits = Latency()
+        self.elections = Latency()
+        self.batch_sizes = Sampled()  # the number of records of each batch that was delivered
+        self.delivered_timestamp_ms = -1
+        self.snapshots_loaded = 0
+        self.snapshot_bytes = self.snapshot_made_ms = 0
+        self._election_began_ms: int | None = None
 
-    def add(self, ms: int) -> None:
-        """Add the time of one batch."""
-        self._batches += 1
-        self._sum_ms += ms
-        self._max_ms = max(self._max_ms, ms)
+    def snapshot_made(self, size_bytes: int, now_ms: int) -> None:
+        """Note that this node has written a snapshot."""
+        self.snapshot_bytes, self.snapshot_made_ms = size_bytes, now_ms
 
-    def take(self) -> tuple[float, float] | None:
-        """Return the average and the maximum and reset them; None if nothing was committed."""
-        if not self._batches:
-            return None
-        found = self._sum_ms / self._batches, float(self._max_ms)
-        self._batches = self._sum_ms = self._max_ms = 0
-        return found
+    def role_taken(self, role: Role, now_ms: int) -> None:
+        """Note a new role, or the same one in a new epoch."""
+        if role in (Role.PROSPECTIVE, Role.CANDIDATE):
+            self._election_began_ms = now_ms
+        elif role in (Role.LEADER, Role.FOLLOWER) and self._election_began_ms is not None:
+            self.elections.add(now_ms - self._election_began_ms)
+            self._election_began_ms = None
 
 
 class _Asked(NamedTuple):
@@ -220,6 +233,8 @@ class KafkaRaftClient:
         self._flush_limit = 0  # the end of the records that the flush under way includes
         self._has_failed = False
         self._stopped: Callable[[int], None] | None = None
+        self._role = (Role.UNATTACHED, -1)
+        self.metrics = RaftMetrics()
         self._prepare_delivery()
 
     def register(self, listener: RaftListener) -> None:
@@ -244,6 +259,7 @@ class KafkaRaftClient:
         if stored is not None and stored.current_voters:
             recorded = stored.current_voters
         self.recorded_voter_ids = recorded
+        self.metrics.snapshot_made_ms = now_ms
         core_config = config.core
         if not core_config.static_voters and recorded == (config.node_id,):
             # A static quorum whose only voter is this node needs no controller.quorum.voters.
@@ -253,6 +269,7 @@ class KafkaRaftClient:
         if latest is not None:
             self._load_snapshot(latest, now_ms)
         effects = self.core.start(None if stored is None else stored_election(stored), now_ms)
+        self._note_role(now_ms)
         self._run(effects, now_ms)
         self._deliver(now_ms)
 
@@ -413,6 +430,7 @@ class KafkaRaftClient:
                     self._perform(self._effects.popleft(), now_ms)
                 elif self._events:
                     self._effects += self.core.handle(self._events.popleft(), now_ms)
+                    self._note_role(now_ms)
                 elif self._store_due is not None or self._is_flush_due:
                     self._begin_flush()
                 else:
@@ -422,6 +440,12 @@ class KafkaRaftClient:
         finally:
             self._is_running = False
         self._set_deadline(now_ms)
+
+    def _note_role(self, now_ms: int) -> None:
+        role = (self.core.quorum.role, self.epoch)
+        if role != self._role:
+            self._role = role
+            self.metrics.role_taken(role[0], now_ms)
 
     def _perform(self, effect: Effect, now_ms: int) -> None:
         if isinstance(effect, Send):
@@ -554,14 +578,12 @@ class KafkaRaftClient:
         self._snapshot_reader: Iterator[MetadataBatch] | None = None
         self._leader = self._reported_leader = LeaderChanged(NO_NODE, -1)
         self._is_delivering = False
-        # For metrics: the timestamp of the last batch that was delivered, and the times of commits.
-        self.delivered_timestamp_ms = -1
-        self.commit_times = CommitTimes()
 
     def _load_snapshot(self, snapshot: SnapshotId, now_ms: int) -> None:
         """Have the listeners begin with a snapshot, which `_deliver` then delivers."""
         self._delivered_offset = snapshot.end_offset
         self.high_watermark = max(self.high_watermark, snapshot.end_offset)
+        self.metrics.snapshots_loaded += is_real_snapshot(snapshot)
         self._snapshot_reader = self.log.snapshot_batches(snapshot)
         for listener in self._listeners:
             listener.on_snapshot(snapshot, now_ms)
@@ -591,7 +613,8 @@ class KafkaRaftClient:
                 if batch is None:
                     break
                 self._delivered_offset = batch.last_offset + 1
-                self.delivered_timestamp_ms = batch.timestamp_ms
+                self.metrics.delivered_timestamp_ms = batch.timestamp_ms
+                self.metrics.batch_sizes.add(len(batch.records))
             for listener in self._listeners:
                 listener.on_commit(batch, now_ms)
             left -= len(batch.records) + 1
@@ -622,7 +645,7 @@ class KafkaRaftClient:
                 return None
             self._reader = None
             batch = appended.popleft()
-            self.commit_times.add(max(0, self.wall.at(now_ms) - batch.timestamp_ms))
+            self.metrics.commits.add(max(0, self.wall.at(now_ms) - batch.timestamp_ms))
             return batch
         found = None if self._reader is None else next(self._reader, None)
         if found is None:

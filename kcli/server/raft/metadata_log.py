@@ -136,6 +136,8 @@ class MetadataLog:
         self._wall = wall
         self._report = report
         self._appended_ms = 0  # the wall time of the last append
+        # For metrics: what was appended as the leader, and what was fetched from leaders.
+        self.appended_records = self.fetched_records = 0
         self._flushed_segment: str | None = None
         self._unflushed_directories: list[str] = []
         self._has_removed_files = False
@@ -304,12 +306,14 @@ class MetadataLog:
         base_offset, wall_ms = self.end_offset, self._wall.at(now_ms)
         records = [control_record_of(entry) for entry in entries]
         self.append(encode_control_batch(records, base_offset, epoch, wall_ms), wall_ms)
+        self.appended_records += len(records)
         return base_offset
 
     def append_as_leader(self, epoch: int, records: Records, now_ms: int) -> int:
         """Append records, given as their encoded values, as one batch; return the offset of the last. Raises AppendError."""
         values, wall_ms = cast(Sequence[bytes], records), self._wall.at(now_ms)
         self.append(encode_data_batch(values, self.end_offset, epoch, wall_ms), wall_ms)
+        self.appended_records += len(values)
         return self.end_offset - 1
 
     def append_as_follower(self, epoch: int, records: Records, now_ms: int) -> list[AppendedControl]:
@@ -333,6 +337,7 @@ class MetadataLog:
         except FormatError as error:
             refusal = f"the batch of offset {next_offset} is damaged: {error.message}"
         if accepted:
+            self.fetched_records += next_offset - self.end_offset
             self.append(data[:accepted], self._wall.at(now_ms))
         if refusal:
             text = f"{self.directory}: records of the leader of epoch {epoch} are refused: {refusal}"

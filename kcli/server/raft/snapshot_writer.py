@@ -57,6 +57,7 @@ class SnapshotWriter:
                 log.disk.remove(path)
                 self.is_writing = False
                 return
+            size_bytes = log.disk.size(path)
             log.publish_snapshot(snapshot_id)
         except OSError as error:
             self.is_writing = False
@@ -72,6 +73,7 @@ class SnapshotWriter:
             self._raft.storage_failed(error, self._scheduler.now_ms)
             return
         self.is_writing = False
+        self._raft.metrics.snapshot_made(size_bytes, self._scheduler.now_ms)
         self._clean(self._scheduler.now_ms)
 
     def _write_part(

@@ -25,18 +25,12 @@ from kcli.server.broker.broker import Broker
 from kcli.server.controller.controller_server import ControllerServer
 from kcli.server.metrics.broker_metrics import TOPIC_COUNTS, BrokerMetrics, ErrorCounts, ListenerMetrics
 from kcli.server.metrics.catalog import METRICS, QUANTILES, Metric
-from kcli.server.shell.controller_samples import add_delivered, sample_controller
+from kcli.server.metrics.sampled import Sampled, Summary
+from kcli.server.shell.controller_samples import sample_controller, sample_features, sample_loaded_metadata
 from kcli.server.shell.group_samples import GROUP_RATES, SHARE_RATES, sample_groups, sample_shares
 
 # The network processor of all connections: there is one event loop.
 ONLY_PROCESSOR = "0"
-
-
-class Summary(NamedTuple):
-    """The quantiles (QUANTILES) of times or sizes, and the number of values since the start."""
-
-    quantiles: tuple[float, ...]
-    total: int
 
 
 class PartitionSample(NamedTuple):
@@ -66,6 +60,7 @@ class RawSamples:
 
     def __init__(self) -> None:
         self.values: list[tuple[str, tuple[str, ...], float]] = []
+        self.summaries: dict[str, dict[tuple[str, ...], Summary]] = {}
         self.topics: list[tuple[str | None, tuple[int, ...]]] = []
         self.partitions: list[PartitionSample] = []
         self.logs: list[LogSample] = []
@@ -73,6 +68,11 @@ class RawSamples:
     def add(self, name: str, value: float, *labels: str) -> None:
         """Add a value of a metric."""
         self.values.append((name, labels, value))
+
+    def add_times(self, name: str, sampled: Sampled) -> None:
+        """Add the summary of what was sampled since the last time."""
+        self.summaries[name] = {(): sampled.take(0, 1)}
+        sampled.clear()
 
 
 Sample = tuple[tuple[str, ...], float]
@@ -110,9 +110,10 @@ def sample(raw: RawSamples, broker: Broker | None, controller: ControllerServer 
         yield
         raw.logs.append(_log_sample(controller.raft.log.log))
         sample_controller(controller, raw, now_ms)
+        sample_features(raw, (controller.state.image if broker is None else broker.image).features)
         if broker is not None:
             # Broker and controller read the metadata log through the same raft client.
-            add_delivered(controller.raft, raw, now_ms, "kafka_server_broker_metadata_metrics_last_applied_record_{}")
+            sample_loaded_metadata(controller.raft, raw, now_ms)
 
 
 def sample_listeners(raw: RawSamples, listeners: Mapping[str, ListenerMetrics]) -> None:
@@ -166,13 +167,8 @@ def _sample_broker(broker: Broker, raw: RawSamples) -> None:
     clients = broker.client_metrics
     raw.add("kafka_server_client_metrics_instance_count", len(clients))
     raw.add("kafka_server_client_metrics_unknown_subscription_request_count", clients.unknown_subscription_count)
-    for feature, level in broker.image.features.items():
-        raw.add("kafka_server_metadataloader_finalizedlevel", level, feature)
     raw.add("kafka_server_kafkaserver_brokerstate", int(broker.lifecycle.state))
     raw.add("kafka_server_broker_metadata_metrics_last_applied_record_offset", broker.metadata_offset)
-    raw.add("kafka_server_metadataloader_currentmetadataversion", broker.image.features.get("metadata.version", 0))
-    leader_id = broker.image.leader_id
-    raw.add("kafka_server_metadataloader_currentcontrollerid", -1 if leader_id is None else leader_id)
     raw.add("kafka_server_replicamanager_partitioncount", len(replicas.partitions))
 
 
@@ -261,7 +257,8 @@ RATES = {
     f"{_SOCKETS}connection_close": f"{_SOCKETS}connection_close_rate",
     f"{_SOCKETS}incoming_byte": f"{_SOCKETS}incoming_byte_rate",
     f"{_SOCKETS}outgoing_byte": f"{_SOCKETS}outgoing_byte_rate",
-    "kafka_server_raft_metrics_log_end_offset": "kafka_server_raft_metrics_append_records_rate",
+    "kafka_server_raft_metrics_append_records": "kafka_server_raft_metrics_append_records_rate",
+    "kafka_server_raft_metrics_fetch_records": "kafka_server_raft_metrics_fetch_records_rate",
     **GROUP_RATES,
     **SHARE_RATES,
 }
@@ -280,8 +277,7 @@ class Rates:
         for name, labels, value in list(raw.values):
             rate = RATES.get(name)
             if rate is not None:
-                # The metadata log is older than this process.
-                before = self._values.get((name, labels), value if "raft" in name else 0)
+                before = self._values.get((name, labels), 0)
                 raw.add(rate, (value - before) / elapsed_s, *labels)
                 self._values[name, labels] = value
         self._then_s = now_s

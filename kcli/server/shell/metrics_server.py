@@ -51,7 +51,7 @@ def sampler(node: Node, driver: Driver, listeners: Iterable[str], idle: IdleTime
             await asyncio.sleep(0)
         rates.add(raw, perf_counter())
         summaries = {} if driver.request_times is None else driver.request_times.take()
-        return partial(expose, raw, summaries)
+        return partial(expose, raw, {**summaries, **raw.summaries})
 
     return take
 

@@ -8,7 +8,7 @@
     total     the request is received              the same
 
 Small answers to requests that came together are sent together, after the measured send phase. Quantiles are of a sample of the
-requests since the last scrape: every request, and once MAX_SAMPLES are kept every second, every fourth, and so on.
+requests since the last scrape (kcli.server.metrics.sampled).
 """
 
 from __future__ import annotations
@@ -16,11 +16,9 @@ from __future__ import annotations
 from time import perf_counter_ns
 
 from kcli.protocol.apis import API_KEYS
-from kcli.server.metrics.catalog import QUANTILES
-from kcli.server.shell.metrics_collector import Summary
+from kcli.server.metrics.sampled import Sampled, Summary
 
 NS_PER_MS = 1_000_000
-MAX_SAMPLES = 2048
 NAME = "kafka_network_requestmetrics_"
 # The metrics of the columns of a sample, and the divisor for the unit of each.
 _METRICS = (
@@ -31,32 +29,6 @@ _METRICS = (
     (f"{NAME}totaltimems", NS_PER_MS),
 )
 _FLUSHES = "kafka_log_logflushstats_logflushrateandtimems"
-
-
-class Sampled:
-    """A count, and a sample of the counted values."""
-
-    __slots__ = ("count", "mask", "samples")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.mask = 0
-        self.samples: list[tuple[int, ...]] = []
-
-    def keep(self, sample: tuple[int, ...]) -> None:
-        """Keep a sample; if there are too many, drop every second one."""
-        self.samples.append(sample)
-        if len(self.samples) >= MAX_SAMPLES:
-            del self.samples[::2]
-            self.mask = self.mask * 2 + 1
-
-    def take(self, column: int, units: int) -> Summary:
-        """Return the summary of a column of the samples."""
-        return Summary(quantiles([sample[column] / units for sample in self.samples]), self.count)
-
-    def clear(self) -> None:
-        """Drop the samples; the count continues."""
-        self.samples, self.mask = [], 0
 
 
 class RequestTimes:
@@ -109,9 +81,7 @@ class RequestTimes:
 
     def flushed(self, ns: int) -> None:
         """Count a flush that took `ns`."""
-        self._flushes.count += 1
-        if not self._flushes.count & self._flushes.mask:
-            self._flushes.keep((ns,))
+        self._flushes.add(ns)
 
     def take(self) -> dict[str, dict[tuple[str, ...], Summary]]:
         """Return the summaries by metric and labels; the samples are cleared."""
@@ -121,11 +91,3 @@ class RequestTimes:
         for times in (self._flushes, *self._times.values()):
             times.clear()
         return taken
-
-
-def quantiles(values: list[float]) -> tuple[float, ...]:
-    """Return the quantiles of QUANTILES; NaN without values."""
-    if not values:
-        return (float("nan"),) * len(QUANTILES)
-    values.sort()
-    return tuple(values[min(int(len(values) * float(quantile)), len(values) - 1)] for quantile in QUANTILES)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from math import isnan
+
 import pytest
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.server.controller.quorum_controller import QuorumControllerMetrics
-from kcli.server.raft.kafka_raft_client import CommitTimes
+from kcli.server.metrics.sampled import Latency
 from kcli.server.raft.metadata_batches import new_record
 from kcli.state.metadata_image import MetadataImage
 
@@ -27,10 +29,11 @@ def test_an_election_counts_as_what_it_was(leader: int, unclean: int, eligible: 
     assert (counts.unclean_elections, counts.elections_from_eligible) == (unclean, eligible)
 
 
-def test_commit_times_begin_anew_when_taken() -> None:
-    times = CommitTimes()
-    assert times.take() is None
+def test_latencies_begin_anew_when_taken() -> None:
+    """Without a commit they are not a number, as in Kafka."""
+    times = Latency()
+    assert all(map(isnan, times.take()))
     times.add(2)
     times.add(6)
     assert times.take() == (4.0, 6.0)
-    assert times.take() is None
+    assert all(map(isnan, times.take()))

@@ -16,7 +16,7 @@ class MissingGroup(NamedTuple):
 
 # patterns | why
 _MISSING_TABLE = """
-server_*_channel_metrics_* | A node has no connections to other nodes
+server_*_channel_metrics_* | Connections to other nodes share the event loop and are not counted
 server_group_coordinator_metrics_b* server_group_coordinator_metrics_event_[!q]* server_group_coordinator_metrics_thread_* \
 server_group_coordinator_metrics_event_queue_time* | Operations of coordinators wait for no thread, and batches for no other
 server_group_coordinator_metrics_partition_load_time_* | The log of a broker says how long a load took
@@ -50,14 +50,7 @@ server_socket_server_metrics_io_* server_socket_server_metrics_select* server_so
 listeners share one event loop: see idlepercent
 server_socket_server_metrics_request* server_socket_server_metrics_response* | Counted by API: see requestmetrics
 server_socket_server_metrics_*authentication* | All listeners are PLAINTEXT: clients are not authenticated
-controller_controllereventmanager_eventqueue* controller_kafkacontroller_eventqueue* | The controller runs in the one event \
-loop: see remotetimems
-server_brokermetadatalistener_* server_metadataloader_handleloadsnapshotcount \
-server_broker_metadata_metrics_metadata_*_error_count server_snapshotemitter_* \
-| The reading and writing of metadata is not counted
-server_raft_metrics_election_latency_* server_raft_metrics_fetch_records_rate \
-server_raft_metrics_number_unknown_voter_connections server_raft_metrics_uncommitted_voter_change \
-| A quorum of several voters is not served
+server_brokermetadatalistener_metadatabatchprocessingtimeus* | Metadata is applied between other work of the event loop
 log_log_retentionsizeinpercent utils_throttler_cleaner_io_count | Retention and the cleaner's bytes are not counted
 server_kafkaserver_linux_disk_* server_controllerserver_linux_disk_* server_app_info_* | See /proc/PID/io and \
 process_start_time_seconds

@@ -22,9 +22,10 @@ from kcli.protocol.apis import API_KEYS, FIND_COORDINATOR, INITIALIZE_SHARE_GROU
 from kcli.protocol.error_codes import CORRUPT_MESSAGE, MESSAGE_TOO_LARGE
 from kcli.server.metrics.broker_metrics import BrokerMetrics, ErrorCounts
 from kcli.server.metrics.catalog import METRICS, QUANTILES, Metric
+from kcli.server.metrics.sampled import MAX_SAMPLES, quantiles
 from kcli.server.shell.log_writer import LogWriter
 from kcli.server.shell.metrics_collector import Rates, RawSamples
-from kcli.server.shell.request_times import MAX_SAMPLES, NAME, NS_PER_MS, RequestTimes, quantiles
+from kcli.server.shell.request_times import NAME, NS_PER_MS, RequestTimes
 from tests.conftest import ROOT
 from tests.oracle.config_questions import ask_all, create
 from tests.oracle.metric_names import names_of

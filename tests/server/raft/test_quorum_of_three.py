@@ -347,6 +347,11 @@ def test_a_voter_that_was_away_loads_a_snapshot_while_it_runs(quorum: Quorum) ->
     quorum.elected()
     quorum.run(quorum.are_equal)
     assert away.raft.log.snapshots == [snapshot]
+    assert (away.raft.metrics.snapshots_loaded, leader.raft.metrics.snapshots_loaded) == (1, 0)
+    assert (away.raft.metrics.snapshot_bytes, leader.raft.metrics.snapshot_bytes) == (
+        0,
+        leader.raft.log.snapshot_size(snapshot),
+    )
     assert away.topics == leader.topics
     assert len(away.topics) == 42
     quorum.restart(away.node_id)
