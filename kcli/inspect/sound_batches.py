@@ -4,6 +4,7 @@ bytes of a `.log`                                         counted
 --------------------------------------------------------  -------------------------------------------------------------
 a batch whose stored CRC is that of its bytes             yes, also if its records cannot be read
 a batch with a wrong CRC, or with an impossible header    no: the number of records in its header cannot be trusted
+the last batch, if the indexes contradict its offsets     no: its offsets are not known
 zeros at the end                                          no, and nothing is left out
 """
 
@@ -11,9 +12,9 @@ from __future__ import annotations
 
 from kcli.inspect.quantities import format_count
 from kcli.log.reading.segment_reader import BAD_MAGIC, BAD_SIZE, SHORT_HEADER, TRUNCATED, Damage, LogBatch
-from kcli.selecting.selected_log import BAD_CRC
+from kcli.selecting.selected_log import BAD_CRC, BAD_OFFSETS
 
-_DAMAGED_BATCHES = frozenset((BAD_CRC, BAD_MAGIC, BAD_SIZE, SHORT_HEADER, TRUNCATED))
+_DAMAGED_BATCHES = frozenset((BAD_CRC, BAD_OFFSETS, BAD_MAGIC, BAD_SIZE, SHORT_HEADER, TRUNCATED))
 
 
 def is_left_out(found: LogBatch | Damage) -> bool:

@@ -38,7 +38,7 @@ from kcli.log.reading.batch_records import RecordScanner, RecordWindow
 from kcli.log.reading.segment_reader import Damage, LogBatch
 from kcli.replay.source import EarlierRun, OutgoingBatch, WatchedOffset
 from kcli.selecting.record_filter import ALL, NONE, Indexes, RecordFilter
-from kcli.selecting.selected_log import BAD_CRC, BAD_RECORDS, Budget, crc_damage
+from kcli.selecting.selected_log import BAD_CRC, BAD_RECORDS, Budget, batch_damage
 from kcli.selecting.selection import Range, Selection
 
 # A larger batch is not joined: the time for its request is shorter than the time for its bytes.
@@ -138,7 +138,7 @@ class BatchMaker:
         """Yield what is sent for the next batch of the log, and its damage."""
         header = batch.header
         if not batch.is_valid:
-            yield crc_damage(batch, with_offsets=True)
+            yield batch_damage(batch, with_offsets=True)
             return
         if isinstance(header, RecordBatch):
             yield from self._take_gathered()

@@ -7,7 +7,9 @@
     a `.log` file           that segment; files of one partition are one log
 
 Several replicas of a partition, as in the directories of several nodes: the newest log is replayed, that is the one of the
-highest leader epoch, and of these the one that ends last. Partitions with one topic name have to belong to one topic of one
+highest leader epoch, and of these the one that ends last. No CRC covers the offset and the leader epoch of a batch: a
+last batch whose offsets the indexes contradict does not count, nor does an epoch that only the last batch states, if
+leader-epoch-checkpoint lacks it; both are reported. Partitions with one topic name have to belong to one topic of one
 cluster (kcli.log.files.log_dir_owner): else the records of one of them would be missing in the target. Where the replayed log
 is damaged, the offsets that are missing there are read from another replica that has them whole; a batch has the same offsets
 in all replicas, so that the next run makes the same batches again.
@@ -27,13 +29,16 @@ The selection is that of dump-log, with the same damage in the same words: what 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache, cached_property, partial
 from itertools import groupby
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from kcli.format import limits
+from kcli.format.checkpoint import decode_leader_epochs
 from kcli.format.file_names import DirectoryState, FileKind
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.format.primitives import INT64_MAX, CorruptCheckpointError, TopicPartition
@@ -63,6 +68,9 @@ from kcli.selecting.lookup import Copies, find_tail, segments_in_range, start_po
 from kcli.selecting.record_filter import RecordFilter
 from kcli.selecting.selected_log import Budget, Limit, Selector
 from kcli.selecting.selection import Range, Selection
+
+if TYPE_CHECKING:
+    from kcli.format.legacy_message_set import LegacyBatch
 
 CONSUMER_OFFSETS = "__consumer_offsets"
 
@@ -106,30 +114,68 @@ class _NotWholeError(Exception):
     """A replica that does not have some offsets whole."""
 
 
-def _end_of(disk: Disk, segments: Sequence[Segment]) -> _LogEnd:
-    """Return the end of a log, with the leader epoch of its last sound batch. A segment that cannot be read does not count."""
+def _end_of(
+    disk: Disk, directory: PartitionDirectory, segments: Sequence[Segment], report: Callable[[str], object] = str
+) -> _LogEnd:
+    """Return the end of a log, with the leader epoch of its last sound batch. A segment that cannot be read does not count.
+
+    `report` gets what contradicts its last batch.
+    """
     offset = -1
     for segment in reversed(segments):
         try:
             with OffsetLookup(disk, segment) as lookup:
                 offset = max(offset, lookup.end_offset())
-                epoch = _last_epoch(lookup, lookup.hint(INT64_MAX))
-                epoch = _last_epoch(lookup, 0) if epoch is None else epoch
+                doubt = lookup.reader.last_contradiction()
+                if doubt is not None:
+                    report(f"{segment.log}: byte {doubt.position}: {doubt.message}; so it does not count for the log's end")
+                start = lookup.hint(INT64_MAX)
+                last = _last_batches(lookup, start)
+                while len(last) < 2 and start:
+                    start = lookup.earlier(start)
+                    last = _last_batches(lookup, start)
         except OSError:
             continue
-        if epoch is not None:
-            return _LogEnd(epoch, offset)
+        if last:
+            return _LogEnd(_proven_epoch(disk, directory, segment.log, last, report), offset)
     return _LogEnd(NO_LEADER_EPOCH, offset)
 
 
-def _last_epoch(lookup: OffsetLookup, position: int) -> int | None:
-    """Return the leader epoch of the last sound batch from byte `position` on, None if there is none."""
-    epoch: int | None = None
-    for found in lookup.reader.batches(position):
-        if isinstance(found, LogBatch) and found.is_valid:
-            header = found.header
-            epoch = header.partition_leader_epoch if isinstance(header, RecordBatch) else NO_LEADER_EPOCH
-    return epoch
+def _last_batches(lookup: OffsetLookup, position: int) -> list[RecordBatch | LegacyBatch]:
+    """Return the headers of the last two sound batches from byte `position` on, fewer if there are fewer."""
+    sound = (found for found in lookup.reader.batches(position) if isinstance(found, LogBatch) and found.is_valid)
+    return list(deque((found.header for found in sound), maxlen=2))
+
+
+def _proven_epoch(
+    disk: Disk,
+    directory: PartitionDirectory,
+    log_path: str,
+    last: Sequence[RecordBatch | LegacyBatch],
+    report: Callable[[str], object],
+) -> int:
+    """Return the leader epoch of a log that ends with the batches `last`.
+
+    That is the epoch of the last batch if the one before it or leader-epoch-checkpoint has it, else that of the checkpoint for
+    its offset. Without a readable checkpoint, nothing contradicts the batch.
+    """
+    epochs = [one.partition_leader_epoch if isinstance(one, RecordBatch) else NO_LEADER_EPOCH for one in last]
+    stated = epochs[-1]
+    if (len(epochs) > 1 and epochs[0] == stated) or stated == NO_LEADER_EPOCH:
+        return stated
+    path = directory.file(FileKind.LEADER_EPOCH_CHECKPOINT)
+    try:
+        entries = () if path is None else decode_leader_epochs(disk.read_file(path, limits.MAX_TEXT_FILE_BYTES)).entries
+    except (CorruptCheckpointError, OSError):
+        return stated
+    known = [one.epoch for one in entries if one.start_offset <= last[-1].base_offset]
+    if not known or any(one.epoch == stated for one in entries):
+        return stated
+    report(
+        f"{log_path}: byte {last[-1].position}: the batch states leader epoch {stated}, which leader-epoch-checkpoint and the "
+        f"batch before it do not have; so {known[-1]} counts for the log's end"
+    )
+    return known[-1]
 
 
 class DirectorySource:
@@ -235,7 +281,10 @@ class DirectorySource:
 
     def _newest(self, replicas: Sequence[_Replica]) -> _Replica:
         """Return the replica whose log is the newest; of equal ones the first that was named."""
-        return replicas[0] if len(replicas) == 1 else max(replicas, key=lambda one: _end_of(self.disk, one.segments))
+        return replicas[0] if len(replicas) == 1 else max(replicas, key=self._end_of_replica)
+
+    def _end_of_replica(self, replica: _Replica) -> _LogEnd:
+        return _end_of(self.disk, replica.directory, replica.segments, self.problems.report)
 
     # ---------------------------------------------------------------------------------------------------------- metadata
 
@@ -255,7 +304,7 @@ class DirectorySource:
             except OSError:
                 continue
             snapshots = [_LogEnd(one.parsed.epoch or 0, one.base_offset) for one in partition.metadata_snapshots]
-            end = max([_end_of(self.disk, partition.segments), *snapshots])
+            end = max([_end_of(self.disk, partition, partition.segments, self.problems.report), *snapshots])
             found.append((end, self._owner(path), cache(partial(self._read_metadata, path))))
         return [(owner, read) for _, owner, read in sorted(found, key=lambda one: one[0], reverse=True)]
 
@@ -533,7 +582,7 @@ class DirectoryStream:
         if maker.budget.is_spent():
             return
         floor = 0
-        with SegmentReader(self._source.disk, segment.log) as reader:
+        with SegmentReader(self._source.disk, segment.log, doubts_last=True) as reader:
             while True:
                 began = position
                 position = yield from self._join_runs(reader, position, end_offset, maker)
@@ -606,7 +655,7 @@ class DirectoryStream:
     def _whole_batches(self, replica: _Replica, end_offset: int) -> Iterator[LogBatch]:
         """Yield the batches from `_reached` to `end_offset`. Raises _NotWholeError if something may be missing, OSError."""
         disk, first = self._source.disk, self._reached
-        if _end_of(disk, replica.segments).offset < end_offset or replica.segments[0].base_offset > first:
+        if _end_of(disk, replica.directory, replica.segments).offset < end_offset or replica.segments[0].base_offset > first:
             raise _NotWholeError
         for segment in segments_in_range(replica.segments, Range(first, end_offset)):
             with OffsetLookup(disk, segment) as lookup:
@@ -623,9 +672,11 @@ class DirectoryStream:
         self, reader: SegmentReader, position: int, end_offset: int | None, maker: BatchMaker
     ) -> Generator[OutgoingBatch, None, int]:
         """Join the plain batches from byte `position` on; return the position of the first other one."""
-        is_fresh = False
+        is_fresh, doubt = False, reader.last_contradiction()
         while True:
             buffer, index, filled = reader.buffered(position, fresh=is_fresh)
+            if doubt is not None:
+                filled = min(filled, index + max(doubt.position - position, 0))
             first_offset = 0 if self._has_read_new else self._from_offset
             passed, made = maker.join_run(buffer, index, filled, first_offset, end_offset)
             self._has_read_new |= passed > index

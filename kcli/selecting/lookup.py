@@ -264,14 +264,16 @@ def _sound_or_damage(
 def largest_timestamp(disk: Disk, segment: Segment) -> int:
     """Return the largest timestamp (ms) of the sound batches of a segment, -1 for none.
 
-    The batches are read from that of the last entry of `.timeindex` on. Raises OSError as the disk does.
+    The batches are read from that of the last entry of `.timeindex` on. A wrong offset makes no time wrong: the CRC covers the
+    times. Raises OSError as the disk does.
     """
     from kcli.log.reading.offset_lookup import OffsetLookup
     from kcli.log.reading.segment_reader import LogBatch
 
     with OffsetLookup(disk, segment) as lookup:
         batches = lookup.reader.batches(_position_of_time(disk, lookup, INT64_MAX))
-        return max((at.header.max_timestamp for at in batches if isinstance(at, LogBatch) and at.is_valid), default=-1)
+        right = (at for at in batches if isinstance(at, LogBatch) and (at.is_valid or at.contradiction is not None))
+        return max((batch.header.max_timestamp for batch in right), default=-1)
 
 
 def offset_fault(batch: LogBatch, reader: SegmentReader, last_offset: int, bound: int) -> str | None:

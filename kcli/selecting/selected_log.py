@@ -16,8 +16,10 @@ from kcli.log.reading.batch_records import RecordScanner, RecordWindow
 from kcli.log.reading.segment_reader import Damage, LogBatch, SegmentReader
 from kcli.selecting.record_filter import ALL, NONE, Indexes, RecordFilter
 
-# Kinds of Damage in addition to those of kcli.log.reading.segment_reader: a whole batch with a wrong CRC; records in a batch.
+# Kinds of Damage in addition to those of kcli.log.reading.segment_reader: a whole batch with a wrong CRC, or with offsets that
+# something else contradicts; records in a batch.
 BAD_CRC = "bad-crc"
+BAD_OFFSETS = "bad-offsets"
 BAD_RECORDS = "bad-records"
 
 
@@ -102,7 +104,7 @@ class Selector:
         if is_shown:
             yield batch
         if not batch.is_valid:
-            yield crc_damage(batch, with_offsets=self._only_sound)
+            yield batch_damage(batch, with_offsets=self._only_sound)
         if verdict == NONE:
             return
         for window in self._windows(batch):
@@ -136,8 +138,10 @@ class Selector:
         return batch.windows(self._scanner, skip_large=True, large_bytes=self._large_bytes)
 
 
-def crc_damage(batch: LogBatch, *, with_offsets: bool) -> Damage:
-    """Return the damage that a batch with a wrong CRC is; its sentence has the offsets in its header if they are not shown."""
+def batch_damage(batch: LogBatch, *, with_offsets: bool) -> Damage:
+    """Return the damage that an unsound batch is; its sentence has the offsets in its header if they are not shown."""
+    if batch.contradiction is not None:
+        return Damage(batch.position, batch.end_position, BAD_OFFSETS, batch.contradiction)
     message, header = f"the stored CRC is {batch.header.crc}, the computed one {batch.computed_crc}", batch.header
     if with_offsets:
         first, last = header.base_offset, header.last_offset

@@ -30,14 +30,12 @@ from kcli.log.files.log_directory import read_partition
 from kcli.log.reading.batch_records import RecordScanner, RecordWindow
 from kcli.log.reading.segment_reader import Damage, LogBatch, SegmentReader
 from kcli.selecting.lookup import offset_fault
-from kcli.selecting.selected_log import BAD_CRC, BAD_RECORDS
+from kcli.selecting.selected_log import BAD_CRC, BAD_OFFSETS, BAD_RECORDS
 from kcli.spark.log_partitions import LogPartition, PlanError
 from kcli.spark.planning import OffsetRange, RangeChoice, segment_ranges
 from kcli.spark.read_options import SKIP, ReadOptions
 from kcli.spark.report import ABORTED, CONTROL, OPEN_TRANSACTION, Report
 from kcli.spark.splits import SegmentRange
-
-BAD_OFFSETS = "bad-offsets"
 
 
 class CorruptLogError(Exception):
@@ -74,7 +72,7 @@ class RangeReader:
 
     def batches_and_faults(self) -> Iterator[LogBatch | CorruptRange]:
         """Yield the batches with wanted offsets and the faults, in the order of the file. Raises OSError as the disk does."""
-        with SegmentReader(self.disk, self.part.file, end=self.part.end_position) as reader:
+        with SegmentReader(self.disk, self.part.file, end=self.part.end_position, doubts_last=True) as reader:
             for found in reader.batches(self.part.position):
                 fault = self.damage_fault(found) if isinstance(found, Damage) else self.batch_fault(found, reader)
                 if fault is not None:
@@ -108,7 +106,9 @@ class RangeReader:
     def batch_fault(self, batch: LogBatch, reader: SegmentReader) -> CorruptRange | None:
         """Return what is wrong with the CRC or the offsets of the next batch, or None."""
         header, fault = batch.header, None
-        if not batch.is_valid:
+        if batch.contradiction is not None:
+            fault = (BAD_OFFSETS, batch.contradiction)
+        elif not batch.is_valid:
             fault = (BAD_CRC, f"the batch's CRC is {header.crc}, the bytes give {batch.computed_crc}")
         elif (message := offset_fault(batch, reader, self._last_offset, self.part.bound_offset)) is not None:
             fault = (BAD_OFFSETS, message)

@@ -296,3 +296,37 @@ def test_the_newest_of_drawn_metadata_logs(tmp_path: Path, seed: int) -> None:
     rng.shuffle(roots)
     wanted = {policy for of_epoch, at, policy in ends if (of_epoch, at) == max(ends)[:2]}
     assert source_of(*roots).topics()["t"].configs.get("cleanup.policy", "") in wanted, ends
+
+
+@pytest.mark.parametrize(("field", "bit"), [(7, 64), (7, 128), (5, 1), (4, 1), (15, 4)])
+def test_one_wrong_bit_makes_no_replica_the_newest(tmp_path: Path, field: int, bit: int) -> None:
+    """No CRC covers the offset and the leader epoch of the shorter log's last batch; half of the records were missing."""
+    for name, count in (("long", 20), ("short", 10)):
+        builder = partition(log_dir(tmp_path / name), "t-0", [b"v"] * count)
+        (builder.directory / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
+    last = int.from_bytes(builder.path(".index").read_bytes()[-4:], "big")
+    data = bytearray(builder.log)
+    data[last + field] ^= bit
+    builder.path(".log").write_bytes(data)
+    told: list[str] = []
+    wants = lambda topic: True  # noqa: E731
+    roots = [str(tmp_path / name) for name in ("short", "long")]
+    source = DirectorySource(OsDisk(), roots, Selection(), wants, Problems(told.append), str, 0)
+    assert sent(source) == 20
+    assert len(told) == 1 and told[0].startswith(f"{builder.path('.log')}: byte {last}: the batch states ")
+
+
+def test_a_leader_epoch_with_a_witness_makes_a_log_the_newest(tmp_path: Path) -> None:
+    """The checkpoint or a second batch has the epoch, or no checkpoint contradicts it: the shorter log is newer."""
+    for number, (epochs, batches) in enumerate((("0\n2\n0 0\n9 4\n", 1), ("0\n1\n0 0\n", 2), (None, 1))):
+        root = tmp_path / str(number)
+        root.mkdir()
+        partition(log_dir(root / "long"), "t-0", [b"v"] * 20)
+        builder = PartitionBuilder(log_dir(root / "short") / "t-0")
+        for at in range(10):
+            builder.epoch = 4 if at >= 10 - batches else 0
+            builder.append([(b"k", b"v")])
+        builder.flush()
+        if epochs is not None:
+            (builder.directory / "leader-epoch-checkpoint").write_text(epochs)
+        assert sent(source_of(root / "long", root / "short")) == 10

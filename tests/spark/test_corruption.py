@@ -80,6 +80,20 @@ def test_a_corrupt_batch(tmp_path: Path, damage: str, options: dict[str, str]) -
     assert listed[0]["bytes"][: 61 - 12] == bytes(data[batch.position : batch.position + 61 - 12])
 
 
+def test_a_wrong_offset_at_the_end(tmp_path: Path) -> None:
+    """No batch contradicts the last one, but an index does: its records came out at offsets that they never had."""
+    path, batches, data = build(tmp_path / "t-0")
+    last = batches[-1]
+    struct.pack_into(">q", data, last.position, last.header.base_offset + 64)
+    path.write_bytes(data)
+    with pytest.raises(CorruptLogError, match=f"byte {last.position}: the batch states offsets 97 to 99, but the entry of "):
+        rows_of(tmp_path / "t-0")
+    assert [row["offset"] for row in rows_of(tmp_path / "t-0", onCorrupt="skip")] == list(range(33))
+    assert [row["isValid"] for row in rows_of(tmp_path / "t-0", table="batches")] == [True] * 11 + [False]
+    (listed,) = rows_of(tmp_path / "t-0", table="corrupt")
+    assert (listed["position"], listed["kind"]) == (last.position, "bad-offsets")
+
+
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("asked", [TARGET - 1, TARGET, TARGET + 3])
 def test_a_time_behind_damage(tmp_path: Path, damage: str, asked: int) -> None:

@@ -181,8 +181,11 @@ class PartitionLog:
         with OffsetLookup(self._disk, segment) as lookup:
             reader = lookup.reader
             walk = HeaderReader(reader.file, lookup.hint(INT64_MAX), reader.end_position())
+            doubt = reader.last_contradiction()
             for header in walk.headers():
-                if self._is_plausible(header, segment):
+                if doubt is not None and header.position == doubt.position:
+                    self._remarks.problem(segment.log, f"byte {doubt.position}: {doubt.message}; it does not count")
+                elif self._is_plausible(header, segment):
                     end_offset, last = max(end_offset, header.last_offset + 1), header.position
             if walk.position < walk.end:
                 for found in reader.batches(walk.position):

@@ -18,6 +18,7 @@ An index is not used at all if it is missing, unsorted, points beyond its segmen
 
 The CRC does not cover the base offset of a batch. If a batch states offsets that its segment cannot have, below the one in the
 name or more than INT32_MAX after it, they are wrong: they neither are the end of the log nor contradict the batch before.
+A last batch whose offsets the indexes contradict (kcli.log.reading.offset_witnesses) counts like one with a wrong CRC.
 
 A lookup reads the bytes that its segment has at the construction, or up to `end_position`, even if a broker appends
 concurrently: offsets and positions from one lookup are consistent.
@@ -133,7 +134,7 @@ class OffsetLookup:
         if self.index is not None and (used := bisect_left(self.index.positions, self._end)) < len(self.index):
             # A broker has added entries concurrently.
             self.index = OffsetIndex(self.index.base_offset, self.index.relative_offsets[:used], self.index.positions[:used])
-        self.reader = SegmentReader(disk, segment.log, end=self._end)
+        self.reader = SegmentReader(disk, segment.log, end=self._end, doubts_last=True)
 
     def __enter__(self) -> OffsetLookup:
         return self
@@ -201,7 +202,7 @@ class OffsetLookup:
         if self._end - start > MAX_PROVEN_BYTES and (found := self._end_by_headers(start)) is not None:
             return found
         while (found := self._end_behind(start, counts_damaged=counts_damaged)) is None:
-            start = self._earlier(start)
+            start = self.earlier(start)
         return found
 
     def _end_by_headers(self, start: int) -> SegmentEnd | None:
@@ -245,7 +246,7 @@ class OffsetLookup:
         base = self.segment.base_offset
         return base <= header.base_offset <= header.last_offset <= base + INT32_MAX
 
-    def _earlier(self, position: int) -> int:
+    def earlier(self, position: int) -> int:
         """Return the byte of an earlier index entry, about twice as far from the end of the segment; 0 if there is none."""
         if self.index is None:
             return 0

@@ -7,6 +7,8 @@ which is never inside bytes that may be the payload of a damaged batch:
     bytes                                           what the reader does                      what Kafka does
     ----------------------------------------------  ----------------------------------------  -------------------------------
     a complete batch, CRC correct                   LogBatch                                  the same
+    the same at the end, and the indexes            LogBatch, `is_valid` False, if asked for  the same as with a correct CRC
+      contradict its offsets
     a complete batch, CRC wrong                     LogBatch, `is_valid` False; then Damage   the same, and continues at the
                                                       LOST_PLACE if no batch follows at         stated end
                                                       its stated end
@@ -60,6 +62,7 @@ from kcli.log.disk.port import Disk, DiskFile, zeros_follow
 from kcli.log.reading.batch_records import RecordScanner, RecordWindow, open_windows
 from kcli.log.reading.batch_search import plausible_header, streamed_crc, torn_header
 from kcli.log.reading.index_positions import IndexPositions
+from kcli.log.reading.offset_witnesses import Contradiction, last_contradiction
 from kcli.log.reading.resynchronise import Continuation, Resynchroniser
 
 if TYPE_CHECKING:
@@ -92,21 +95,23 @@ class LogBatch:
     """One batch of a file, of any format. `data` are its bytes, valid until the next batch is read; None for a large batch.
 
     `header` is a RecordBatch for magic 2 and a LegacyBatch for magic 0 and 1; both have position, size_bytes, magic, crc,
-    codec, max_timestamp, base_offset and last_offset.
+    codec, max_timestamp, base_offset and last_offset. `contradiction` is what contradicts its offsets, a clause; see
+    kcli.log.reading.offset_witnesses.
     """
 
-    __slots__ = ("_file", "computed_crc", "data", "header")
+    __slots__ = ("_file", "computed_crc", "contradiction", "data", "header")
 
     def __init__(self, header: RecordBatch | LegacyBatch, data: memoryview | None, crc: int, file: DiskFile) -> None:
         self.header = header
         self.data = data
         self.computed_crc = crc
+        self.contradiction: str | None = None
         self._file = file
 
     @property
     def is_valid(self) -> bool:
-        """True if the stored CRC equals the computed one."""
-        return self.computed_crc == self.header.crc
+        """True if the stored CRC equals the computed one, and nothing contradicts the offsets."""
+        return self.computed_crc == self.header.crc and self.contradiction is None
 
     @property
     def is_valid_for_kafka(self) -> bool:
@@ -214,12 +219,23 @@ class SegmentReader:
     """The reader of the first `end` bytes of a `.log` or `.checkpoint` file (None: of all bytes at the time of each read).
 
     `chunk_bytes` is how much `buffered` reads at once. `log` is what the other files of the partition show, for a repair.
+    With `doubts_last` the indexes of the segment are witnesses of the offsets of its last batch.
     """
 
     def __init__(
-        self, disk: Disk, path: str, *, end: int | None = None, chunk_bytes: int = 0, log: LogWitnesses | None = None
+        self,
+        disk: Disk,
+        path: str,
+        *,
+        end: int | None = None,
+        chunk_bytes: int = 0,
+        log: LogWitnesses | None = None,
+        doubts_last: bool = False,
     ) -> None:
         self.path = path
+        self._disk = disk
+        self._doubts_last = doubts_last
+        self._doubts: dict[int, Contradiction | None] = {}  # by the end of the bytes to read
         self._chunk_bytes = chunk_bytes or limits.READ_CHUNK_BYTES
         self.file = disk.open_file(path)
         self._end = end
@@ -272,7 +288,10 @@ class SegmentReader:
                 header = read_entry_header(self._buffer, index, position)
                 batch = self._load(header, index, end)
                 if batch is not None:
-                    if batch.is_valid or lenient or not resynchronise:
+                    if header.end_position == end and self._doubts_last and batch.is_valid:
+                        doubt = self.last_contradiction(end)
+                        batch.contradiction = doubt.message if doubt is not None and doubt.position == position else None
+                    if batch.is_valid or lenient or not resynchronise or batch.contradiction is not None:
                         floor = batch.header.next_offset if batch.is_valid else floor
                         suspect = None if batch.is_valid else position
                         yield batch
@@ -295,6 +314,18 @@ class SegmentReader:
             if found is None:
                 return
             position = found
+
+    def last_contradiction(self, end: int | None = None) -> Contradiction | None:
+        """Return what contradicts the offsets of the segment's last batch, up to byte `end`; None for nothing.
+
+        Without `doubts_last`, or if more bytes follow, the result is None. Raises OSError.
+        """
+        if not self._doubts_last:
+            return None
+        end = self.end_position() if end is None else end
+        if end not in self._doubts:
+            self._doubts = {end: last_contradiction(self._disk, self.path, self.file, end)}
+        return self._doubts[end]
 
     def batches_as_kafka(self, position: int = 0) -> Iterator[LogBatch]:
         """Yield the batches from byte `position` on, as Kafka reads them.
