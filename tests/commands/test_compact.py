@@ -36,6 +36,7 @@ from tests.damage.layout import flip
 from tests.inspect import verified
 from tests.inspect.verified import TOPIC_ID, codes, root_files, verify
 from tests.log.live_logs import NOW_MS, LiveLog, new_batch
+from tests.log_builder import PartitionBuilder
 
 Row = tuple[int, int, bytes | None, bytes | None]
 CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=200)
@@ -163,6 +164,27 @@ def test_damage_that_is_found_leaves_a_partition_as_it_is(logs: Path, capfd: pyt
     assert run(logs) == 1
     assert "wrong CRC" in capfd.readouterr().err
     assert path.read_bytes() == data
+
+
+def test_an_index_that_contradicts_an_offset_is_not_written_anew(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """After that verify found the wrong offset sound. The batch is in a gap, so that no other batch contradicts it."""
+    log = PartitionBuilder(logs / "__consumer_offsets-2")
+    for number in range(30):
+        position, offset = len(log.log), log.offset
+        log.append([(b"k%d" % (number % 7), b"v")])
+        log.offset += 40
+    log.roll()
+    log.flush()
+    path = logs / "__consumer_offsets-2" / f"{0:020}.log"
+    (path.parent / "partition.metadata").write_text(f"version: 0\ntopic_id: {TOPIC_ID}")
+    data = bytearray(path.read_bytes())
+    data[position + 7] ^= 8 if offset & 8 == 0 else 16
+    path.write_bytes(data)
+    before = tree(path.parent)
+    for words in ((), ("--unclean", "--from-start", "--assume-committed")):
+        assert run(path.parent, *words) == 1
+        assert f"{path}: byte {position}: the batch states offsets " in capfd.readouterr().err
+        assert tree(path.parent) == before
 
 
 def test_a_dry_run_changes_no_byte_and_the_work_does_as_it_said(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from kcli.commands.app import main
 from kcli.format.index_entries import OffsetIndex
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.files.log_directory import Segment, read_log_directory, read_partition
-from kcli.log.reading.columnar_reader import ColumnarReader
+from kcli.log.reading.columnar_reader import BatchRows, ColumnarReader
 from kcli.log.reading.offset_lookup import OffsetLookup
 from kcli.log.reading.offset_witnesses import contradictions
 from kcli.log.reading.segment_reader import LogBatch, SegmentReader
@@ -46,7 +46,7 @@ def contradicted(segment: Segment) -> list[int]:
     with SegmentReader(OsDisk(), segment.log, doubts_last=True) as reader:
         found = [one.position for one in reader.batches() if isinstance(one, LogBatch) and one.contradiction is not None]
     columns = ColumnarReader(OsDisk(), segment.log, doubts_last=True)
-    rows = [step.batch for step in columns.steps() if not isinstance(step, tuple) or step[2] is not None]
+    rows = [step.batch for step in columns.steps() if isinstance(step, BatchRows)]
     columns.close()
     assert [one.position for one in rows if isinstance(one, LogBatch) and one.contradiction is not None] == found
     return found

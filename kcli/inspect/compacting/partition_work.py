@@ -2,6 +2,8 @@
 
     step                                         by
     -------------------------------------------  -----------------------------------------------------------------------
+    refuse a batch whose offsets an index        kcli.log.reading.offset_witnesses: the indexes are written anew by the
+      contradicts                                  headers, and nothing would show the fault after that
     open the log as a broker's start would       kcli.log.log_opener
     set the high watermark to the checkpoint's,  a follower may cut the records above it, so they are not cleaned and do
       or to the log start offset without one       not replace other records; Kafka starts a partition in the same way
@@ -18,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kcli.format.primitives import FormatError
+from kcli.format.primitives import CorruptRecordError, FormatError
 from kcli.inspect.compacting.jobs import CompactionPlan, PartitionJob, PartitionOutcome
 from kcli.inspect.compacting.obstacles import HAS_CODEC, find_obstacles
 from kcli.inspect.compacting.staged_disk import StagedDisk, Store
@@ -27,9 +29,11 @@ from kcli.log.cleaner.log_cleaner_manager import LogToClean, log_to_clean
 from kcli.log.cleaner.offset_map import SECRET_BYTES, OffsetMap
 from kcli.log.disk.port import LogDisk
 from kcli.log.file_cache import FileCache
+from kcli.log.files.log_directory import read_partition
 from kcli.log.loading.recovering_segment import LogRefusedError
 from kcli.log.log_opener import open_log
 from kcli.log.reading.header_reader import HeaderReader
+from kcli.log.reading.offset_witnesses import contradictions
 from kcli.log.unified_log import UnifiedLog
 
 OPEN_FILES = 8
@@ -47,6 +51,7 @@ def work_on(disk: LogDisk, job: PartitionJob, on_bytes: Callable[[int], None]) -
     progress = _Progress(job.size_bytes, on_bytes)
     staged: StagedDisk | None = None
     try:
+        _check_offsets(disk, job)
         if job.options.recompression is not None:
             from kcli.inspect.compacting.recompressing import recompress
 
@@ -71,6 +76,19 @@ def work_on(disk: LogDisk, job: PartitionJob, on_bytes: Callable[[int], None]) -
         staged.discard()
         return outcome._replace(job=job)
     return outcome._replace(job=job, files=staged.outcome())
+
+
+def _check_offsets(disk: LogDisk, job: PartitionJob) -> None:
+    """Raise CorruptRecordError if an index contradicts the offsets of a batch: new indexes would not, and OSError."""
+    # Read again: since the job was made, a cleaning that was killed may have been finished.
+    for segment in read_partition(disk, job.path).segments:
+        file = disk.open_file(segment.log)
+        try:
+            found = next(contradictions(disk, segment.log, file), None)
+        finally:
+            file.close()
+        if found is not None:
+            raise CorruptRecordError(f"{segment.log}: byte {found.position}: {found.message}", found.position)
 
 
 def _sentence(job: PartitionJob, error: Exception) -> str:
