@@ -64,7 +64,7 @@ from kcli.log.file_cache import FileCache
 from kcli.log.log_config import LogConfig
 from kcli.log.log_opener import SegmentEnd, read_end
 from kcli.log.log_segment import LogSegment
-from kcli.log.managing.log_dir import LogDir
+from kcli.log.managing.log_dir import CHECKPOINT_KINDS, LogDir
 from kcli.log.managing.log_registry import LogCheckpoints, LogManagerSettings, LogRegistry
 from kcli.log.managing.replica_mover import CaughtUp, ReplicaMover
 from kcli.log.report_line import WarningLine, fault_line
@@ -327,8 +327,7 @@ class LogManager(LogRegistry):
 
     def remove_deleted(self) -> Slices[None]:
         """Remove the entries of deleted logs from the checkpoints and from the cleaner, in time slices."""
-        kinds = (FileKind.RECOVERY_POINT_CHECKPOINT, FileKind.LOG_START_OFFSET_CHECKPOINT, FileKind.CLEANER_CHECKPOINT)
-        sweeps = [CheckpointSweep(self, self.checkpoints, kind) for kind in kinds]
+        sweeps = [CheckpointSweep(self, self.checkpoints, kind) for kind in CHECKPOINT_KINDS]
         for number, log in enumerate(self.all_logs(), 1):
             for sweep in sweeps:
                 sweep.visit(log, 0)
@@ -624,6 +623,7 @@ def begin_tasks(
     def visit_high_watermark(log: UnifiedLog, now_ms: int) -> None:
         high_watermarks.visit(log, now_ms)
         visits.flush_rolled(log, now_ms)
+        registry.flush_topic_id(log)
 
     def sweep(due_ms: int, made: Sweep) -> None:
         Task(made.name, made.run, schedule, after, registry.report).wake(due_ms)

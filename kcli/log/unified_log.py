@@ -45,7 +45,7 @@ from kcli.format.kafka_uuid import Uuid
 from kcli.format.primitives import crc32c
 from kcli.format.record_batch import LOG_OVERHEAD_BYTES, increment_sequence
 from kcli.log.append_paths import LogAppendInfo, append_checked, append_replicated, check_carefully
-from kcli.log.disk.port import join_path
+from kcli.log.disk.port import join_path, parent_path
 from kcli.log.errors import OffsetOutOfRangeError
 from kcli.log.files.leader_epoch_file_cache import LeaderEpochFileCache
 from kcli.log.local_log import EMPTY_FETCH, FetchDataInfo, LocalLog
@@ -74,6 +74,7 @@ class UnifiedLog:
         "_rng",
         "cleaned_offset",
         "high_watermark",
+        "is_topic_id_flushed",
         "leader_epochs",
         "log_end_offset",
         "log_start_offset",
@@ -104,6 +105,7 @@ class UnifiedLog:
         self.topic = topic
         self.partition = partition
         self.topic_id = topic_id
+        self.is_topic_id_flushed = False
         self.producers = producers
         self.leader_epochs = leader_epochs
         self.log_start_offset = log_start_offset
@@ -345,6 +347,11 @@ class UnifiedLog:
     def add_unflushed(self, paths: Iterable[str]) -> None:
         """Add paths to the next flush: files that recovery needs in addition to the segments."""
         self._local.new_paths.update(dict.fromkeys(paths, self.log_end_offset))
+
+    def unflushed_topic_id(self) -> list[str]:
+        """Return what to flush so that partition.metadata is on the device: the file and its directories; nothing if it is."""
+        metadata = join_path(self.directory, FileKind.PARTITION_METADATA.value)
+        return [metadata, self.directory, parent_path(self.directory)] if metadata in self._local.new_paths else []
 
     @property
     def open_recovery_point(self) -> int:

@@ -19,7 +19,8 @@ LogCheckpoints writes the checkpoints of the log directories while the broker ru
     ---------------------------------  -----------------------------------------------------------------------------------
     recovery-point-offset-checkpoint   its recovery point
     log-start-offset-checkpoint        its log start offset, if that is above the first segment's base offset
-    replication-offset-checkpoint      its high watermark
+    replication-offset-checkpoint      its high watermark, or 0 until its partition.metadata is on the device: so an entry
+                                       above 0 shows that the file is there, as a recovery point above 0 does
     cleaner-offset-checkpoint          its first dirty offset, if it was cleaned
 
 A log and its future log are in different directories, so each has its own entry.
@@ -123,6 +124,7 @@ class LogRegistry:
         self.dirs = {path: LogDir(disk, path, directory_id) for path, directory_id in log_dirs.items()}
         self._rng = rng
         self._flushes: list[FlushRequest] = []
+        self._topic_id_flushes: set[str] = set()  # the directories of partitions
         self._flush_groups = {path: FlushGroup(self.queue_flush) for path in self.dirs}
         self.epoch_writer = LeaderEpochFileWriter(disk, self._begin_with_others, self._fail_unless_gone, self.is_live)
         self._open_dirs()
@@ -164,6 +166,30 @@ class LogRegistry:
     def flush_request(self, log: UnifiedLog) -> FlushRequest | None:
         """Begin to make the log durable up to its present end; None if it is."""
         return begin_flushes(self._flush(log))
+
+    def flush_topic_id(self, log: UnifiedLog) -> None:
+        """Request a flush of a log's partition.metadata if its high watermark waits for that."""
+        if log.high_watermark > 0 and not self.is_topic_id_flushed(log) and log.directory not in self._topic_id_flushes:
+            self._begin_with_others(log.directory, self._flush_topic_id(log))
+
+    def _flush_topic_id(self, log: UnifiedLog) -> FlushSequence[None]:
+        directory = log.directory
+        self._topic_id_flushes.add(directory)
+        try:
+            yield tuple(log.unflushed_topic_id())
+        except OSError as error:
+            # A future log that has replaced its log has another directory now; the next sweep flushes that.
+            self._fail_unless_gone(log, error if log.directory == directory else None)
+        else:
+            log.is_topic_id_flushed = True
+        self._topic_id_flushes.discard(directory)
+
+    @staticmethod
+    def is_topic_id_flushed(log: UnifiedLog) -> bool:
+        """Return whether a log's partition.metadata is known to be on the device."""
+        if not log.is_topic_id_flushed:
+            log.is_topic_id_flushed = not log.unflushed_topic_id()
+        return log.is_topic_id_flushed
 
     def _flush(self, log: UnifiedLog) -> FlushSequence[None]:
         paths = tuple(log.unflushed_paths())
@@ -383,7 +409,7 @@ class LogCheckpoints:
         if kind is FileKind.RECOVERY_POINT_CHECKPOINT:
             return log.recovery_point if is_closed else log.open_recovery_point
         if kind is FileKind.REPLICATION_CHECKPOINT:
-            return log.high_watermark
+            return log.high_watermark if log.high_watermark <= 0 or LogRegistry.is_topic_id_flushed(log) else 0
         if kind is FileKind.CLEANER_CHECKPOINT:
             return log.cleaned_offset
         return log.log_start_offset if log.log_start_offset > log.first_base_offset else None

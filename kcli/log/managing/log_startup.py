@@ -302,9 +302,15 @@ class LogStartup:
         return f"records of offsets {known[0]} to {read_end(self._disk, last).next_offset - 1}"
 
     def _was_flushed(self, log_dir: LogDir, found: PartitionDirectoryName) -> bool:
-        """Return whether a clean stop or a recovery point shows a flush of the log: then no lost power tears the file."""
-        recovery_points = log_dir.checkpoints[FileKind.RECOVERY_POINT_CHECKPOINT].read(lambda line: None)
-        return log_dir.had_clean_shutdown or recovery_points.get((found.topic, found.partition), 0) > 0
+        """Return whether a clean stop or a checkpoint shows a flush of partition.metadata: then no lost power tears the file.
+
+        See LogCheckpoints. (Of a topic that was deleted and made again just before, an entry of the old log may remain.)
+        """
+        if log_dir.had_clean_shutdown:
+            return True
+        kinds = (FileKind.RECOVERY_POINT_CHECKPOINT, FileKind.REPLICATION_CHECKPOINT)
+        entries = (log_dir.checkpoints[kind].read(lambda line: None) for kind in kinds)
+        return any(offsets.get((found.topic, found.partition), 0) > 0 for offsets in entries)
 
     def _logs_of(self, found: PartitionDirectoryName) -> dict[TopicPartition, UnifiedLog]:
         return self._registry.future_logs if found.state is DirectoryState.FUTURE else self._registry.logs
@@ -335,6 +341,7 @@ class LogStartup:
             journal=journal,
         )
         journal.loaded(log.log_end_offset)
+        log.is_topic_id_flushed = max(high_watermark, recovery_point) > 0
         loading.progress.opened()
         log.update_high_watermark(high_watermark)
         log.cleaned_offset = loading.checkpoints[FileKind.CLEANER_CHECKPOINT].get(key)
