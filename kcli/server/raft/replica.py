@@ -474,6 +474,10 @@ class Replica:
         self.log_was_cut(offset)
         self._effects.append(LogTruncated(offset))
 
+    def log_was_cleaned(self) -> None:
+        """Note that the start of the log has moved behind a snapshot."""
+        self.history.trim_to(self.log.start_offset)
+
     def append_control(self, entries: tuple[ControlEntry, ...], now_ms: int) -> int:
         """Append control records as the leader; they count at once. Return the offset of the first."""
         offset = self.log.append_control(self.quorum.epoch, entries, now_ms)

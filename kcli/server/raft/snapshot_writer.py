@@ -117,6 +117,7 @@ class SnapshotWriter:
             self._report(WarningLine(f"{path}: cannot delete old snapshots: {reason}", path=path, error=reason))
             return
         if removable:
+            self._raft.core.log_was_cleaned()
             self._timer.schedule(now_ms + DELETE_DELAY_MS, lambda at_ms: self._remove(removable))
 
     def _remove(self, paths: list[str]) -> None:

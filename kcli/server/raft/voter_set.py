@@ -15,6 +15,7 @@ A host that contains colons is in brackets.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeVar
 
 from kcli.format.java_text import parse_integer
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
@@ -35,6 +36,7 @@ from kcli.state.metadata_values import Voter
 BEFORE_THE_LOG = -1
 _HIGHEST_PORT = 65535
 _LATEST_KRAFT_VERSION = 1
+_Value = TypeVar("_Value")
 
 
 class VoterError(ValueError):
@@ -110,6 +112,7 @@ class VoterHistory:
     """The voters and the levels of kraft.version by the offsets of their records, which count as soon as they are appended.
 
     A truncation of the log takes them back. The records of a snapshot have the offset before its end; of 0-0.checkpoint -1.
+    When the start of the log moves behind a snapshot, the voters below it are forgotten but for the last ones.
     """
 
     __slots__ = ("_kraft_versions", "_static", "_voters")
@@ -165,8 +168,18 @@ class VoterHistory:
         self._voters = tuple(entry for entry in self._voters if entry[0] < offset)
         self._kraft_versions = tuple(entry for entry in self._kraft_versions if entry[0] < offset)
 
+    def trim_to(self, log_start_offset: int) -> None:
+        """Forget what no snapshot at the start of the log or behind it needs (Kafka: trimPrefixTo)."""
+        self._voters = _from_last_below(self._voters, log_start_offset)
+        self._kraft_versions = _from_last_below(self._kraft_versions, log_start_offset)
+
     def reload(self, records: Iterable[AppendedControl]) -> None:
         """Forget everything, then add the control records of a snapshot and of the log behind it."""
         self._voters = self._kraft_versions = ()
         for record in records:
             self.apply(record)
+
+
+def _from_last_below(entries: tuple[tuple[int, _Value], ...], offset: int) -> tuple[tuple[int, _Value], ...]:
+    below = sum(at < offset for at, _ in entries)
+    return entries[max(below - 1, 0) :]

@@ -386,6 +386,10 @@ def test_a_voter_is_added_and_removed(quorum: Quorum) -> None:
     described = describe(quorum, leader)
     assert [voter.replica_id for voter in described.current_voters] == [1, 2, 3]
     assert [(key.node_id, at.replica_id) for at in described.observers] == [(4, 4)]
+    _, known, _ = leader.raft.core.history.digest()
+    write_snapshot(quorum, leader)
+    _, kept, _ = leader.raft.core.history.digest()
+    assert kept == known[-1:] != known, "voters that no snapshot needs are kept"
 
 
 def asked_topic() -> Message:

@@ -428,3 +428,22 @@ def test_the_history_of_the_voters() -> None:
     assert (history.voters, history.kraft_version) == (static, 0)
     history.reload(log[:2])
     assert history.voters == second
+
+
+def test_the_history_forgets_what_is_below_the_start_of_the_log() -> None:
+    """The last voters below it are those of a snapshot there; nothing is lost where there is only one record."""
+    first, second, third = ((voter(one),) for one in (1, 2, 3))
+    history = VoterHistory(first)
+    history.trim_to(5)
+    assert history.voters == first
+    history.reload(AppendedControl(offset, VotersEntry(voters)) for offset, voters in ((2, first), (4, second), (8, third)))
+    history.apply(AppendedControl(3, KRaftVersionEntry(1)))
+    history.trim_to(2)
+    assert history.voters_before(3) == first
+    history.trim_to(5)
+    assert (history.voters_before(5), history.voters_before(9), history.kraft_version) == (second, third, 1)
+    assert history.digest() == (first, ((4, second), (8, third)), ((3, 1),))
+    history.trim_to(100)
+    assert (history.voters, history.kraft_version) == (third, 1)
+    history.truncate_to(100)
+    assert history.voters == third
