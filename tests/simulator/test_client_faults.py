@@ -14,22 +14,12 @@ from kcli.simulator.coordination.core_member import CoreMember
 from kcli.simulator.coordination.core_producer import CoreProducerSession
 from kcli.simulator.coordination.core_share_member import CoreShareMember
 from kcli.simulator.coordination.history import Fate
-from kcli.simulator.coordination.node_settings import make_coordination_node
-from kcli.simulator.coordination.workload import DEFAULT_STEPS, CoordinationSimulation
 from kcli.simulator.node_maker import NodeMaker
 from kcli.simulator.runner import Simulation
 
 sys.path.insert(0, str(Path(__file__).parent))
-from wrong_clients import LOG_WRONG, WRONG
-
-MAX_SEEDS = 40
-
-
-def simulation(seed: int, steps: int = DEFAULT_STEPS) -> CoordinationSimulation:
-    make_node = make_coordination_node(seed)
-    return CoordinationSimulation(
-        seed, make_node, make_node.directories, steps=steps, cleaning_rounds=make_node.cleaning_rounds
-    )
+from built_in_faults import WHOLE
+from wrong_clients import CLIENTS, LOG_CLIENTS
 
 
 def log_simulation(seed: int) -> Simulation:
@@ -38,23 +28,17 @@ def log_simulation(seed: int) -> Simulation:
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("what", WRONG)
-def test_a_wrong_client_is_found(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the seed of the list, or by one of the first 40; and by the check of the list."""
-    wrong = WRONG[what]
-    wrong.patch(monkeypatch)
-    found = (simulation(seed).run().failure for seed in (wrong.seed, *range(MAX_SEEDS)))
-    is_found = any(failure.startswith(wrong.check) and failure and "TypeError" not in failure for failure in found)
-    assert is_found, f"no seed below {MAX_SEEDS} finds a client that {what} by {wrong.check or 'anything'}"
+@pytest.mark.parametrize("what", CLIENTS.faults)
+def test_a_wrong_client_is_found(what: str) -> None:
+    """See built_in_faults."""
+    CLIENTS.check_is_found(what)
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("what", LOG_WRONG)
-def test_a_wrong_client_is_found_by_the_workload_of_logs(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong = LOG_WRONG[what]
-    wrong.patch(monkeypatch)
-    found = (log_simulation(seed).run().failure for seed in (wrong.seed, *range(MAX_SEEDS)))
-    assert any(wrong.check in failure for failure in found), f"no seed below {MAX_SEEDS} finds a client that {what}"
+@pytest.mark.parametrize("what", LOG_CLIENTS.faults)
+def test_a_wrong_client_is_found_by_the_workload_of_logs(what: str) -> None:
+    """See built_in_faults."""
+    LOG_CLIENTS.check_is_found(what)
 
 
 @pytest.mark.ci
@@ -67,7 +51,7 @@ def test_the_cores_of_the_workload_of_logs_do_something() -> None:
 
 @pytest.mark.ci
 def test_the_cores_do_something() -> None:
-    runs = [simulation(seed) for seed in range(6)]
+    runs = [WHOLE.simulation(seed) for seed in range(6)]
     assert [outcome.failure for run in runs if (outcome := run.run()).failure] == []
     sharing = [one for run in runs for one in run.share_members if isinstance(one, CoreShareMember)]
     assert len(sharing) > 4 and sum(one.record_count for one in sharing) > 100

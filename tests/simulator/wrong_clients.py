@@ -1,14 +1,15 @@
 """Wrong clients: each replaces a function of kcli's own client with one that has a fault. The simulator must find all of them.
 
-`WRONG` has, for each, a seed that finds it, and the check that reports it, as tests/simulator/wrong_coordinators.py has for
-coordinators.
+`FAULTS` names, for each, the check that reports it, as wrong_coordinators.py does; those of `LOG_FAULTS` are found by the
+workload of logs.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from wrong_coordinators import Wrong, patched
+from built_in_faults import Fault, FaultList, SmallWorld, patched
+from wrong_coordinators import simulate
 
 from kcli.client.consumer.consumer import ConsumerCore
 from kcli.client.consumer.fetcher import Fetcher
@@ -21,6 +22,8 @@ from kcli.client.producer.transaction_manager import TransactionManager
 from kcli.client.producer.transaction_requests import TransactionRequests
 from kcli.format.record_batch import increment_sequence
 from kcli.simulator.coordination.share_history import ACCEPT
+from kcli.simulator.node_maker import NodeMaker
+from kcli.simulator.runner import Simulation
 
 
 def numbers_a_retry_anew(real: Any) -> Any:
@@ -109,31 +112,38 @@ def validates_no_position(real: Any) -> Any:
     return lambda self, partition, cluster, may_validate=True: real(self, partition, cluster, may_validate=False)
 
 
-# Those that the workload of logs finds: by a seed, with a part of the failure.
-LOG_WRONG: dict[str, Wrong] = {
-    "does not return every record": Wrong(patched(ConsumerCore, "collect", returns_every_other_record), 0, "is expected"),
-    "does not notice that a log was truncated": Wrong(
-        patched(SubscriptionState, "maybe_validate", validates_no_position), 409, "a power failure took the record before it"
+LOG_FAULTS = {
+    "does not return every record": Fault(patched(ConsumerCore, "collect", returns_every_other_record), ".* is expected"),
+    "does not notice that a log was truncated": Fault(
+        patched(SubscriptionState, "maybe_validate", validates_no_position), ".*a power failure took the record before it"
     ),
-    "reports a record at the next offset": Wrong(patched(Sender, "_succeed", acknowledges_at_the_next_offset), 0, "but it has"),
+    "reports a record at the next offset": Fault(patched(Sender, "_succeed", acknowledges_at_the_next_offset), ".*but it has"),
 }
-WRONG: dict[str, Wrong] = {
-    "gives a batch that is sent again another sequence": Wrong(
-        patched(TransactionManager, "can_retry", numbers_a_retry_anew), 1, "duplicates"
+FAULTS = {
+    "gives a batch that is sent again another sequence": Fault(
+        patched(TransactionManager, "can_retry", numbers_a_retry_anew), "duplicates"
     ),
-    "commits a transaction before its records are written": Wrong(
-        patched(TransactionRequests, "__init__", does_not_wait_for_batches), 0
+    "commits a transaction before its records are written": Fault(
+        patched(TransactionRequests, "__init__", does_not_wait_for_batches)
     ),
-    "commits offsets of records that it has not returned": Wrong(
-        patched(SubscriptionState, "all_consumed", commits_what_it_has_not_returned), 12, "unseen_writes"
+    "commits offsets of records that it has not returned": Fault(
+        patched(SubscriptionState, "all_consumed", commits_what_it_has_not_returned), "unseen_writes"
     ),
-    "reports each commit as done": Wrong(
-        patched(OffsetCommits, "commit", reports_each_commit_as_done), 15, "offset_regressions"
+    "reports each commit as done": Fault(patched(OffsetCommits, "commit", reports_each_commit_as_done), "offset_regressions"),
+    "begins behind the committed offset": Fault(
+        patched(InitialPositions, "_answered", begins_behind_the_committed_offset), "unseen_writes"
     ),
-    "begins behind the committed offset": Wrong(
-        patched(InitialPositions, "_answered", begins_behind_the_committed_offset), 0, "unseen_writes"
-    ),
-    "returns records of aborted transactions": Wrong(patched(Fetcher, "_limits", reads_uncommitted), 1, "aborted_reads"),
-    "accepts the records that the application releases": Wrong(patched(ShareFetcher, "acknowledge", accepts_everything), 0),
-    "reports each acknowledgement as done": Wrong(patched(ShareFetcher, "_settle", reports_each_acknowledgement_as_done), 5),
+    "returns records of aborted transactions": Fault(patched(Fetcher, "_limits", reads_uncommitted), "aborted_reads"),
+    "accepts the records that the application releases": Fault(patched(ShareFetcher, "acknowledge", accepts_everything)),
+    "reports each acknowledgement as done": Fault(patched(ShareFetcher, "_settle", reports_each_acknowledgement_as_done)),
 }
+
+
+def simulate_logs(seed: int, world: SmallWorld) -> str:
+    """Return the failure of a seed of the workload of logs."""
+    make_node = NodeMaker(seed)
+    return Simulation(seed, make_node, make_node.directories, cleaning_rounds=make_node.cleaning_rounds).run().failure
+
+
+CLIENTS = FaultList("clients", FAULTS, simulate)
+LOG_CLIENTS = FaultList("log-clients", LOG_FAULTS, simulate_logs)

@@ -1,16 +1,17 @@
 """Wrong coordinators: each replaces one function of kcli's with one that has a fault. The simulator must find all of them.
 
-`WRONG` has, for each, a seed that finds it; after a change of the workload another one may be the first. It also names the
-check that reports the fault, unless a client fails first, by an error that it did not expect.
+`FAULTS` names, for each, the check that reports it, unless a client fails first, by an error that it did not expect, and the
+small world in which most seeds find it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
+from built_in_faults import WHOLE, Fault, FaultList, SmallWorld, patched
 
 from kcli.format.kafka_uuid import ZERO_UUID
 from kcli.format.record_batch import HEADER_BYTES, NewRecordBatch, Producer, read_header
@@ -51,19 +52,10 @@ from kcli.server.replication.share.in_flight import InFlightState, RecordState
 from kcli.server.replication.share.in_flight_records import InFlightRecords
 from kcli.server.replication.share.share_partition import NO_START_OFFSET, SharePartition
 from kcli.server.replication.share.share_partition_manager import SharePartitionManager
-from kcli.simulator.chaos import Chaos
-from kcli.simulator.coordination import share_member
-from kcli.simulator.coordination.workload import DEFAULT_STEPS
+from kcli.simulator.coordination import node_settings, share_member, workload
 from kcli.state import share_group_state
 from kcli.state.group_state import GroupState
 from kcli.state.share_group_state import combine_batches
-
-Patch = Callable[[pytest.MonkeyPatch], None]
-
-
-def patched(owner: Any, name: str, make: Callable[[Any], Any]) -> Patch:
-    """Puts another function in the place of `owner.name`, made of the real one."""
-    return lambda monkeypatch: monkeypatch.setattr(owner, name, make(getattr(owner, name)))
 
 
 def answers_at_once(real: Any) -> Any:
@@ -466,166 +458,147 @@ def accepts_fenced_members(real: Any) -> Any:
     return validate
 
 
-class SmallWorld(NamedTuple):
-    """A part of the workload that most of its seeds bring to a fault: these groups only, without deaths if it is calm.
+# ------------------------------------------------------------------------------------------------------------ small worlds
 
-    `constants` replaces some of the workload: owner, name, value.
-    """
-
-    only: tuple[str, ...] = ()
-    steps: int = DEFAULT_STEPS
-    is_calm: bool = False
-    constants: tuple[tuple[Any, str, Any], ...] = ()
-
-    def enter(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Change the workload."""
-        if self.is_calm:
-            monkeypatch.setattr(Chaos, "run", lambda self: iter(()))
-        for owner, name, value in self.constants:
-            monkeypatch.setattr(owner, name, value)
-
-
-WHOLE = SmallWorld()
+_RAW = (workload, "CORE_SHARES", (0.0,))  # members that send requests of their own, not those of kcli's client
+_POWER = (node_settings, "POWER_LOSS_SHARE", 1.0)
+WRITERS = SmallWorld(("simple",), 2000, True)
+COMMITTER = SmallWorld(("simple",), 3000, False, (_POWER,))
+CONSUMERS = SmallWorld(("reads-2",), 4000, True, (_RAW,))
+STREAMS = SmallWorld(("reads-3",), 3000, True)
+TRANSFORMERS = SmallWorld(("maps",), 3000, True)
 # The members that leave keep their connections, so the leader keeps its share partitions while offsets are set.
 HANGING_SHARERS = SmallWorld(("shares-3",), 4000, True, ((share_member, "HANGING_SHARE", 1.0),))
 
-
-class Wrong(NamedTuple):
-    """A fault, a seed that finds it, and the name of the check that reports it ("": any, or a client)."""
-
-    patch: Patch
-    seed: int
-    check: str = ""
-    world: SmallWorld = WHOLE
-
-
-WRONG: dict[str, Wrong] = {
-    "answers before its records are durable": Wrong(
-        patched(CoordinatorRuntime, "_defer", answers_at_once), 8, "offset_regressions"
+FAULTS = {
+    "answers before its records are durable": Fault(
+        patched(CoordinatorRuntime, "_defer", answers_at_once), "offset_regressions", COMMITTER
     ),
-    "accepts commits of every generation": Wrong(
-        patched(ClassicGroupManager, "validate_offset_commit", accepts_every_generation), 13, "zombie_commits"
+    "accepts commits of every generation": Fault(
+        patched(ClassicGroupManager, "validate_offset_commit", accepts_every_generation), "zombie_commits"
     ),
-    "accepts commits of every member epoch": Wrong(
-        patched(ConsumerGroupManager, "validate_offset_commit", accepts_every_epoch_of_a_commit), 13, "zombie_commits"
+    "accepts commits of every member epoch": Fault(
+        patched(ConsumerGroupManager, "validate_offset_commit", accepts_every_epoch_of_a_commit), "zombie_commits", CONSUMERS
     ),
-    "never removes a member of a classic group": Wrong(
-        patched(ClassicRebalances, "_expire_member", never_expires), 6, "unseen_writes"
+    "never removes a member of a classic group": Fault(
+        patched(ClassicRebalances, "_expire_member", never_expires), "unseen_writes"
     ),
-    "never removes a member of a consumer group": Wrong(
-        patched(ConsumerGroupManager, "_expire", never_removes), 1, "unseen_writes"
+    "never removes a member of a consumer group": Fault(
+        patched(ConsumerGroupManager, "_expire", never_removes), "unseen_writes"
     ),
-    "writes no marker to the second partition": Wrong(
-        patched(TransactionMarkerChannelManager, "_enqueue", forgets_a_partition), 0, "stuck_transactions"
+    "writes no marker to the second partition": Fault(
+        patched(TransactionMarkerChannelManager, "_enqueue", forgets_a_partition), "stuck_transactions"
     ),
-    "lets fenced producers go on": Wrong(patched(transitions, "check_producer", ignores_the_epoch), 6, "aborted_reads"),
-    "ends transactions for every epoch": Wrong(patched(transitions, "end_transaction", ignores_the_epoch), 8),
-    "shows offsets of aborted transactions": Wrong(
-        patched(GroupState, "apply_marker", commits_every_marker), 56, "offset_regressions"
+    "lets fenced producers go on": Fault(patched(transitions, "check_producer", ignores_the_epoch), "aborted_reads"),
+    "ends transactions for every epoch": Fault(patched(transitions, "end_transaction", ignores_the_epoch)),
+    "shows offsets of aborted transactions": Fault(
+        patched(GroupState, "apply_marker", commits_every_marker), "unprocessed_inputs", TRANSFORMERS
     ),
-    "shows offsets while a transaction is open": Wrong(
-        patched(OffsetManager, "_fetch_one", shows_unstable_offsets), 39, "offset_regressions"
+    "shows offsets while a transaction is open": Fault(
+        patched(OffsetManager, "_fetch_one", shows_unstable_offsets), "offset_regressions"
     ),
-    "drops offsets of committed transactions": Wrong(
-        patched(GroupState, "apply_marker", drops_pending_offsets), 0, "unprocessed_inputs"
+    "drops offsets of committed transactions": Fault(
+        patched(GroupState, "apply_marker", drops_pending_offsets), "unprocessed_inputs", TRANSFORMERS
     ),
-    "assigns a partition to two members": Wrong(assigns_twice, 0, "two_owners"),
-    "assigns partitions before they are revoked": Wrong(gives_owned_partitions, 14, "zombie_commits"),
-    "counts the generations of a classic group down": Wrong(
-        patched(ClassicGroup, "next_generation", counts_generations_down), 0, "generation_regressions"
+    "assigns a partition to two members": Fault(assigns_twice, "two_owners"),
+    "assigns partitions before they are revoked": Fault(gives_owned_partitions, "zombie_commits"),
+    "counts the generations of a classic group down": Fault(
+        patched(ClassicGroup, "next_generation", counts_generations_down), "generation_regressions"
     ),
-    "loads all but the last batch": Wrong(patched(CoordinatorLoader, "_records", loads_all_but_the_last), 1),
-    "gives an epoch to two producers": Wrong(
-        patched(transitions, "init_producer_id", gives_the_present_epoch), 3, "repeated_epochs"
+    "loads all but the last batch": Fault(patched(CoordinatorLoader, "_records", loads_all_but_the_last)),
+    "gives an epoch to two producers": Fault(
+        patched(transitions, "init_producer_id", gives_the_present_epoch), "repeated_epochs"
     ),
-    "gives producer ids again after a start": Wrong(
-        patched(ProducerIdControlManager, "allocate_producer_ids", allocates_the_first_block), 2, "repeated_epochs"
+    "gives producer ids again after a start": Fault(
+        patched(ProducerIdControlManager, "allocate_producer_ids", allocates_the_first_block), "repeated_epochs"
     ),
-    "never aborts an old transaction": Wrong(
-        patched(TransactionCoordinator, "_abort_timed_out", aborts_nothing_late), 4, "stuck_transactions"
+    "never aborts an old transaction": Fault(
+        patched(TransactionCoordinator, "_abort_timed_out", aborts_nothing_late), "stuck_transactions", WRITERS
     ),
-    "shows records of open transactions": Wrong(
-        patched(UnifiedLog, "last_stable_offset", reads_to_the_end), 1, "precommitted_reads"
+    "shows records of open transactions": Fault(
+        patched(UnifiedLog, "last_stable_offset", reads_to_the_end), "precommitted_reads"
     ),
-    "returns batches before the fetch offset": Wrong(
-        patched(_Fetch, "_read_one", reads_from_elsewhere(-4, 3)), 32, "nonmonotonic_polls"
+    "returns batches before the fetch offset": Fault(
+        patched(_Fetch, "_read_one", reads_from_elsewhere(-4, 3)), "nonmonotonic_polls"
     ),
-    "skips a batch after the fetch offset": Wrong(
-        patched(_Fetch, "_read_one", reads_from_elsewhere(4, 29)), 6, "skipped_polls"
+    "skips a batch after the fetch offset": Fault(
+        patched(_Fetch, "_read_one", reads_from_elsewhere(4, 29)), "skipped_polls", CONSUMERS
     ),
-    "writes a wrong marker": Wrong(
-        patched(txn_markers, "encode_marker_batch", turns_aborts_into_commits), 4, "fractured_commits"
+    "writes a wrong marker": Fault(patched(txn_markers, "encode_marker_batch", turns_aborts_into_commits), "fractured_commits"),
+    "writes abort markers of committed transactions": Fault(
+        patched(txn_markers, "encode_marker_batch", aborts_committed_transactions), "lost_writes"
     ),
-    "writes abort markers of committed transactions": Wrong(
-        patched(txn_markers, "encode_marker_batch", aborts_committed_transactions), 0, "lost_writes"
+    "appends a repeated batch again": Fault(appends_repeated_batches, "duplicates"),
+    "answers with a wrong offset": Fault(
+        patched(UnifiedLog, "append_as_leader", answers_with_the_next_offset), "inconsistent_offsets"
     ),
-    "appends a repeated batch again": Wrong(appends_repeated_batches, 3, "duplicates"),
-    "answers with a wrong offset": Wrong(
-        patched(UnifiedLog, "append_as_leader", answers_with_the_next_offset), 0, "inconsistent_offsets"
+    "appends the records of a batch in another order": Fault(
+        patched(UnifiedLog, "append_as_leader", reverses_batches), "nonmonotonic_sends"
     ),
-    "appends the records of a batch in another order": Wrong(
-        patched(UnifiedLog, "append_as_leader", reverses_batches), 0, "nonmonotonic_sends"
+    "acknowledges without a write": Fault(patched(SharePartition, "_write", writes_nothing), "redelivered_records"),
+    "never ends an acquisition lock": Fault(patched(SharePartition, "_expire", never_expires), "lost_deliveries"),
+    "acquires records that another member has": Fault(acquires_what_is_acquired, "two_holders"),
+    "does not write delivery counts": Fault(
+        patched(acknowledgement, "state_batch", counts_one_delivery), "wrong_delivery_counts"
     ),
-    "acknowledges without a write": Wrong(patched(SharePartition, "_write", writes_nothing), 0, "redelivered_records"),
-    "never ends an acquisition lock": Wrong(patched(SharePartition, "_expire", never_expires), 3, "lost_deliveries"),
-    "acquires records that another member has": Wrong(acquires_what_is_acquired, 2, "two_holders"),
-    "does not write delivery counts": Wrong(
-        patched(acknowledgement, "state_batch", counts_one_delivery), 42, "wrong_delivery_counts"
+    "loads all but the last state batch": Fault(
+        patched(InFlightRecords, "restore", restores_all_but_the_last), "redelivered_records"
     ),
-    "loads all but the last state batch": Wrong(
-        patched(InFlightRecords, "restore", restores_all_but_the_last), 0, "redelivered_records"
+    "loads a start offset that is too high": Fault(
+        patched(InFlightRecords, "restore", restores_a_later_start), "lost_deliveries"
     ),
-    "loads a start offset that is too high": Wrong(
-        patched(InFlightRecords, "restore", restores_a_later_start), 2, "lost_deliveries"
+    "loads a start offset that is too low": Fault(
+        patched(InFlightRecords, "restore", restores_an_earlier_start), "early_deliveries"
     ),
-    "loads a start offset that is too low": Wrong(
-        patched(InFlightRecords, "restore", restores_an_earlier_start), 5, "early_deliveries"
+    "delivers records without a limit": Fault(patched(InFlightState, "update", has_no_limit), "wrong_delivery_counts"),
+    "delivers aborted records": Fault(patched(share_partition, "archive_aborted", archives_nothing), "aborted_reads"),
+    "ends acquisition locks too early": Fault(
+        patched(ShareGroupConfig, "record_lock_duration_ms", is_always(100)), "two_holders"
     ),
-    "delivers records without a limit": Wrong(patched(InFlightState, "update", has_no_limit), 15, "wrong_delivery_counts"),
-    "delivers aborted records": Wrong(patched(share_partition, "archive_aborted", archives_nothing), 0, "aborted_reads"),
-    "ends acquisition locks too early": Wrong(
-        patched(ShareGroupConfig, "record_lock_duration_ms", is_always(100)), 0, "two_holders"
+    "ends acquisition locks too late": Fault(
+        patched(ShareGroupConfig, "record_lock_duration_ms", is_later(14_000)), "late_expiries"
     ),
-    "ends acquisition locks too late": Wrong(
-        patched(ShareGroupConfig, "record_lock_duration_ms", is_later(14_000)), 3, "late_expiries"
+    "does not write the start offset": Fault(
+        patched(share_partition, "ShareUpdateBatches", writes_no_start_offset), "stuck_share_partitions"
     ),
-    "does not write the start offset": Wrong(
-        patched(share_partition, "ShareUpdateBatches", writes_no_start_offset), 0, "stuck_share_partitions"
+    "refuses to renew locks": Fault(patched(ShareGroupConfig, "is_renew_enabled", is_always(False)), "refused_holders"),
+    "forgets state batches of updates": Fault(patched(share_group_state, "_updated", forgets_updates), "redelivered_records"),
+    "gives a task to two members": Fault(gives_the_first_task_twice, "two_owners"),
+    "never removes a member of a streams group": Fault(patched(StreamsGroupManager, "_expire", never_removes), "unseen_writes"),
+    "accepts commits of every streams member epoch": Fault(
+        patched(StreamsGroupManager, "validate_offset_commit", accepts_every_epoch_of_a_commit), "zombie_commits", STREAMS
     ),
-    "refuses to renew locks": Wrong(patched(ShareGroupConfig, "is_renew_enabled", is_always(False)), 0, "refused_holders"),
-    "forgets state batches of updates": Wrong(
-        patched(share_group_state, "_updated", forgets_updates), 4, "redelivered_records"
+    "forgets the last task of a repartition topic": Fault(
+        patched(_Counts, "configured", forgets_the_last_task_of_repartition_topics), "unseen_writes"
     ),
-    "gives a task to two members": Wrong(gives_the_first_task_twice, 0, "two_owners"),
-    "never removes a member of a streams group": Wrong(
-        patched(StreamsGroupManager, "_expire", never_removes), 0, "unseen_writes"
+    "keeps offsets of deleted topics": Fault(patched(OffsetManager, "of_topic", keeps_offsets), "leftover_offsets"),
+    "takes offsets of a deleted topic for those of a new one": Fault(reads_offsets_by_name),
+    "deletes offsets of topics that members read": Fault(
+        patched(GroupShard, "offset_delete_check", keeps_no_topic), "deleted_read_offsets"
     ),
-    "accepts commits of every streams member epoch": Wrong(
-        patched(StreamsGroupManager, "validate_offset_commit", accepts_every_epoch_of_a_commit), 44, "zombie_commits"
+    "keeps the state epoch when offsets are set": Fault(
+        patched(share_shard, "snapshot_record", keeps_the_state_epoch), "lost_deliveries", HANGING_SHARERS
     ),
-    "forgets the last task of a repartition topic": Wrong(
-        patched(_Counts, "configured", forgets_the_last_task_of_repartition_topics), 0, "unseen_writes"
+    "keeps the share partitions of an empty group": Fault(
+        patched(SharePartitionManager, "_group_empty", keeps_share_partitions), "wrong_delivery_counts"
     ),
-    "keeps offsets of deleted topics": Wrong(patched(OffsetManager, "of_topic", keeps_offsets), 47, "leftover_offsets"),
-    "takes offsets of a deleted topic for those of a new one": Wrong(reads_offsets_by_name, 0),
-    "deletes offsets of topics that members read": Wrong(
-        patched(GroupShard, "offset_delete_check", keeps_no_topic), 5, "deleted_read_offsets"
+    "keeps the start offset when offsets are set": Fault(
+        patched(ShareShard, "initialize", keeps_the_start_offset), "wrong_start_offsets"
     ),
-    "keeps the state epoch when offsets are set": Wrong(
-        patched(share_shard, "snapshot_record", keeps_the_state_epoch), 4, "lost_deliveries", HANGING_SHARERS
+    "keeps state batches when offsets are set": Fault(keeps_state_batches, "lost_deliveries"),
+    "accepts commits of the epoch before": Fault(
+        patched(ConsumerGroupManager, "_check_assigned", accepts_the_epoch_before), "zombie_commits", CONSUMERS
     ),
-    "keeps the share partitions of an empty group": Wrong(
-        patched(SharePartitionManager, "_group_empty", keeps_share_partitions), 31, "wrong_delivery_counts"
-    ),
-    "keeps the start offset when offsets are set": Wrong(
-        patched(ShareShard, "initialize", keeps_the_start_offset), 3, "wrong_start_offsets"
-    ),
-    "keeps state batches when offsets are set": Wrong(keeps_state_batches, 67, "lost_deliveries"),
-    "accepts commits of the epoch before": Wrong(
-        patched(ConsumerGroupManager, "_check_assigned", accepts_the_epoch_before), 51, "zombie_commits"
-    ),
-    "accepts commits of fenced static members": Wrong(
-        patched(ClassicGroupManager, "validate_offset_commit", accepts_fenced_members), 17, "zombie_commits"
+    "accepts commits of fenced static members": Fault(
+        patched(ClassicGroupManager, "validate_offset_commit", accepts_fenced_members), "zombie_commits"
     ),
 }
-SMALL_WORLDS = list(dict.fromkeys(wrong.world for wrong in WRONG.values() if wrong.world != WHOLE))
+
+
+def simulate(seed: int, world: SmallWorld) -> str:
+    """Return the failure of a seed of the workload of coordination."""
+    return world.simulation(seed).run().failure
+
+
+COORDINATORS = FaultList("coordination", FAULTS, simulate)
+SMALL_WORLDS = list(dict.fromkeys(fault.world for fault in FAULTS.values() if fault.world != WHOLE))

@@ -1,15 +1,14 @@
 """Wrong raft cores: each replaces one function of kcli's with one that has a fault. The simulator must find all of them.
 
-`WRONG` names, for each, the check that reports it (kcli.simulator.quorum.checks), and the small world whose search finds it,
-too, if there is one. The seeds are the first ones: none is chosen.
+`FAULTS` names, for each, the check that reports it (kcli.simulator.quorum.checks), and the small world
+(kcli.simulator.quorum.small_worlds) whose search finds it, too, if there is one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-import pytest
+from built_in_faults import Fault, FaultList, SmallWorld, patched
 
 from kcli.server.raft import elections, fetching
 from kcli.server.raft.consensus import RaftCore
@@ -18,13 +17,7 @@ from kcli.server.raft.messages import LeaderChangeEntry
 from kcli.server.raft.quorum_state import Role
 from kcli.server.raft.replica import Replica
 from kcli.simulator.quorum import world
-
-Patch = Callable[[pytest.MonkeyPatch], None]
-
-
-def patched(owner: Any, name: str, make: Callable[[Any], Any]) -> Patch:
-    """Puts another function in the place of `owner.name`, made of the real one."""
-    return lambda monkeypatch: monkeypatch.setattr(owner, name, make(getattr(owner, name)))
+from kcli.simulator.quorum.simulation import QuorumSimulation
 
 
 def votes_again(real: Any) -> Any:
@@ -108,49 +101,53 @@ def counts_what_it_has_not_flushed(real: Any) -> Any:
     return lambda self, durable_end_offset, end_offset, now_ms: real(self, end_offset, end_offset, now_ms)
 
 
-class Wrong(NamedTuple):
-    """A fault, the check that reports it, and the small world (kcli.simulator.quorum.small_worlds) that has it."""
-
-    patch: Patch
-    check: str
-    world: str = ""
-
-
-WRONG = {
-    "votes twice in an epoch": Wrong(
-        patched(elections, "_decide", votes_again), "one vote an epoch", "three voters; two elections at once"
+FAULTS = {
+    "votes twice in an epoch": Fault(
+        patched(elections, "_decide", votes_again), "one vote an epoch", space="three voters; two elections at once"
     ),
-    "commits records of an earlier epoch by a count of replicas": Wrong(
+    "commits records of an earlier epoch by a count of replicas": Fault(
         patched(LeaderState, "_advance", counts_replicas_of_earlier_epochs),
         "an epoch's own commit",
-        "two voters elect a leader",
+        space="two voters elect a leader",
     ),
-    "begins an epoch without LeaderChange": Wrong(
+    "begins an epoch without LeaderChange": Fault(
         patched(Replica, "append_control", begins_without_leader_change),
         "an epoch's own commit",
-        "three voters; one is removed, an append",
+        space="three voters; one is removed, an append",
     ),
-    "truncates to the high watermark": Wrong(patched(fetching, "_truncate", truncates_to_the_high_watermark), "no step back"),
-    "appends for a leader whose epoch is over": Wrong(
+    "truncates to the high watermark": Fault(patched(fetching, "_truncate", truncates_to_the_high_watermark), "no step back"),
+    "appends for a leader whose epoch is over": Fault(
         patched(RaftCore, "append", appends_in_an_epoch_that_is_over),
         "appends",
     ),
-    "makes snapshots of what is not committed": Wrong(
+    "makes snapshots of what is not committed": Fault(
         patched(world, "snapshot_offset", lambda real: lambda replica: replica.log.end_offset), "snapshots"
     ),
-    "grants pre-votes of earlier epochs": Wrong(
+    "grants pre-votes of earlier epochs": Fault(
         patched(elections, "_vote_error", answers_pre_votes_by_its_own_epoch), "pre-votes"
     ),
-    "counts a voter that was removed": Wrong(
-        patched(LeaderState, "set_voters", keeps_removed_voters), "a majority has it", "three voters; one is removed, an append"
+    "counts a voter that was removed": Fault(
+        patched(LeaderState, "set_voters", keeps_removed_voters),
+        "a majority has it",
+        space="three voters; one is removed, an append",
     ),
-    "sends a vote before it is stored": Wrong(
-        patched(Replica, "_release", sends_at_once), "durable first", "two voters elect a leader"
+    "sends a vote before it is stored": Fault(
+        patched(Replica, "_release", sends_at_once), "durable first", space="two voters elect a leader"
     ),
-    "fetches before the log is flushed": Wrong(
-        patched(Replica, "_release", fetches_at_once), "durable first", "two voters elect a leader"
+    "fetches before the log is flushed": Fault(
+        patched(Replica, "_release", fetches_at_once), "durable first", space="two voters elect a leader"
     ),
-    "counts its own end before it is flushed": Wrong(
-        patched(LeaderState, "update_local", counts_what_it_has_not_flushed), "a majority has it", "two voters elect a leader"
+    "counts its own end before it is flushed": Fault(
+        patched(LeaderState, "update_local", counts_what_it_has_not_flushed),
+        "a majority has it",
+        space="two voters elect a leader",
     ),
 }
+
+
+def simulate(seed: int, world: SmallWorld) -> str:
+    """Return the failure of a seed."""
+    return QuorumSimulation(seed).run().failure
+
+
+QUORUMS = FaultList("quorums", FAULTS, simulate)
