@@ -18,7 +18,9 @@ EnvelopeUtils:
     UNSUPPORTED_VERSION                the request cannot be decoded, or the controller does not serve it
 
 A response that says that the node is not the controller becomes the error NOT_CONTROLLER of the envelope, as in Kafka
-(RequestChannel.shouldReturnNotController): the broker then sends the request to the next controller.
+(RequestChannel.shouldReturnNotController): the broker then sends the request to the next controller. The requests of the quorum
+say so with NOT_LEADER_OR_FOLLOWER. Kafka's controllers put AddRaftVoter's and RemoveRaftVoter's into the response, which is
+checked again by the broker.
 IPv6 addresses need the standard library's ipaddress, which is imported only for them: it takes 10 ms of the start.
 """
 
@@ -28,7 +30,7 @@ from collections.abc import Callable
 
 from kcli.format.primitives import Buffer
 from kcli.protocol import apis, error_codes
-from kcli.protocol.apis import API_KEYS, DESCRIBE_QUORUM, ENVELOPE
+from kcli.protocol.apis import ADD_RAFT_VOTER, API_KEYS, DESCRIBE_QUORUM, ENVELOPE, REMOVE_RAFT_VOTER
 from kcli.protocol.framing import SIZE_BYTES, encode_response, read_request_header, read_response_header
 from kcli.protocol.message import Message
 from kcli.protocol.message_errors import DecodeError, MessageError
@@ -71,6 +73,9 @@ FORWARDABLE = frozenset(
 )
 
 
+VOTER_CHANGES = frozenset((ADD_RAFT_VOTER, REMOVE_RAFT_VOTER))
+
+
 class _EnvelopeError(MessageError):
     """An envelope that is not opened; `code` answers it."""
 
@@ -96,7 +101,7 @@ def receive_envelope(frame: memoryview, carrier: Connection, receive: Receive, r
     def answer(response: bytes | None) -> None:
         if response is None:
             close(error_codes.INVALID_REQUEST)
-        elif _is_not_controller(envelope.request_data, response[SIZE_BYTES:]):
+        elif is_not_controller(envelope.request_data, response[SIZE_BYTES:]):
             close(error_codes.NOT_CONTROLLER)
         else:
             close(error_codes.NONE, response[SIZE_BYTES:])
@@ -135,17 +140,20 @@ def _open_envelope(envelope: Message, carrier: Connection) -> Connection:
     )
 
 
-def _is_not_controller(request: Buffer, answer: bytes) -> bool:
+def is_not_controller(request: Buffer, answer: Buffer) -> bool:
     """Return whether the answer to a client's request contains the error of a node that is not the active controller."""
     key, version, *_ = read_request_header(request)
     api = API_KEYS[key]
-    code = error_codes.NOT_LEADER_OR_FOLLOWER if key == DESCRIBE_QUORUM else error_codes.NOT_CONTROLLER
+    code = error_codes.NOT_LEADER_OR_FOLLOWER if key == DESCRIBE_QUORUM or key in VOTER_CHANGES else error_codes.NOT_CONTROLLER
     # Almost every answer lacks even the bytes of the code and is not decoded. An answer to an unknown version has no such code.
-    if code.to_bytes(2, "big") not in answer or not api.lowest_version <= version <= api.highest_version:
+    if code.to_bytes(2, "big") not in bytes(answer) or not api.lowest_version <= version <= api.highest_version:
         return False
     errors = ErrorCounts()
-    _, position = read_response_header(answer, api, version)
-    errors.count(key, api.response.decode(answer, version, position)[0])
+    try:
+        _, position = read_response_header(answer, api, version)
+        errors.count(key, api.response.decode(answer, version, position)[0])
+    except MessageError:
+        return False  # the client gets what the controller has sent
     return (key, code) in errors.counts
 
 

@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kcli.protocol import error_codes
-from kcli.protocol.apis import API_KEYS, CREATE_TOPICS, DESCRIBE_QUORUM, ENVELOPE, UPDATE_FEATURES
+from kcli.protocol.apis import (
+    ADD_RAFT_VOTER,
+    API_KEYS,
+    CREATE_TOPICS,
+    DESCRIBE_QUORUM,
+    ENVELOPE,
+    REMOVE_RAFT_VOTER,
+    UPDATE_FEATURES,
+)
 from kcli.protocol.framing import encode_request, encode_response, read_response_header
 from kcli.protocol.message_errors import MessageError
 from kcli.server.apis.registry import FORWARDED
@@ -150,9 +158,9 @@ def test_the_answer_is_the_clients_whole(answer: bytes | None, code: int) -> Non
 
 
 @pytest.mark.parametrize("code", [error_codes.NONE, error_codes.NOT_CONTROLLER, error_codes.NOT_LEADER_OR_FOLLOWER])
-@pytest.mark.parametrize("key", [CREATE_TOPICS, DESCRIBE_QUORUM, UPDATE_FEATURES])
+@pytest.mark.parametrize("key", [CREATE_TOPICS, DESCRIBE_QUORUM, UPDATE_FEATURES, ADD_RAFT_VOTER, REMOVE_RAFT_VOTER])
 def test_an_answer_of_a_node_that_is_not_the_controller_is_an_error_of_the_envelope(key: int, code: int) -> None:
-    """The rule is that of Kafka's RequestChannel.shouldReturnNotController; other errors are the client's to see."""
+    """Kafka's RequestChannel.shouldReturnNotController, and changes of the voters; other errors are the client's to see."""
     api = API_KEYS[key]
     text = "\0)"  # the bytes of NOT_CONTROLLER in another place
     if key == CREATE_TOPICS:
@@ -161,7 +169,8 @@ def test_an_answer_of_a_node_that_is_not_the_controller_is_an_error_of_the_envel
     else:
         response = api.response.new(error_code=code, error_message=text)
     answer = bytes(encode_response(7, api, api.highest_version, response))
-    is_moved = code == (error_codes.NOT_LEADER_OR_FOLLOWER if key == DESCRIBE_QUORUM else error_codes.NOT_CONTROLLER)
+    is_of_quorum = key in (DESCRIBE_QUORUM, ADD_RAFT_VOTER, REMOVE_RAFT_VOTER)
+    is_moved = code == (error_codes.NOT_LEADER_OR_FOLLOWER if is_of_quorum else error_codes.NOT_CONTROLLER)
     assert closed(key, answer) == ((error_codes.NOT_CONTROLLER, None) if is_moved else (error_codes.NONE, answer[4:]))
 
 

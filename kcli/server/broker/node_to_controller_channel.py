@@ -8,8 +8,9 @@
                                  and address                                     unchanged
 
 An Envelope is sent again, after a backoff, while no controller is known, the connection fails, or the node that is asked is not
-the controller (any more); after request.timeout.ms, or if this node's own controller closes it, the client's connection is
-closed, and the client retries. All requests go through kcli.network.peers, also those to a controller in this process.
+the controller (any more), also if only the answer in it says so; after request.timeout.ms, or if this node's own controller
+closes it, the client's connection is closed, and the client retries. All requests go through kcli.network.peers, also those to
+a controller in this process.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, ENVELOPE
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
-from kcli.server.envelope import encode_principal, pack_host
+from kcli.server.envelope import VOTER_CHANGES, encode_principal, is_not_controller, pack_host
 from kcli.server.events import CloseConnection, Effect, SendResponse
 
 Callback = Callable[[Message | None, int], None]
@@ -89,11 +90,13 @@ class NodeToControllerChannelManager:
             if isinstance(answer, PeerFailure):
                 # A request that this node's own controller closes would be closed again.
                 may_retry = not self._peers.is_self(controller)
-            elif answer.error_code == error_codes.NONE and answer.response_data is not None:
+            elif answer.error_code != error_codes.NONE or answer.response_data is None:
+                may_retry = answer.error_code == error_codes.NOT_CONTROLLER
+            elif context.api.key in VOTER_CHANGES and is_not_controller(envelope.request_data, answer.response_data):
+                may_retry = True
+            else:
                 done(answer.response_data)
                 return
-            else:
-                may_retry = answer.error_code == error_codes.NOT_CONTROLLER
             retry_at_ms = now_ms + self._backoff.delay_ms(failures, self._peers.rng) if may_retry else deadline_ms
             if retry_at_ms < deadline_ms and not context.connection.is_closed:
                 self._peers.timer.schedule(

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import pytest
+
 from kcli.network.events import NodeRole, PeerAddress, PeerClosed, PeerNode, ResponseReceived, SendRequest
 from kcli.protocol import error_codes
-from kcli.protocol.apis import API_KEYS, API_VERSIONS, BROKER_HEARTBEAT, CREATE_TOPICS, ENVELOPE
-from kcli.protocol.framing import encode_response
+from kcli.protocol.apis import (
+    ADD_RAFT_VOTER,
+    API_KEYS,
+    API_VERSIONS,
+    BROKER_HEARTBEAT,
+    CREATE_TOPICS,
+    ENVELOPE,
+    REMOVE_RAFT_VOTER,
+)
+from kcli.protocol.framing import encode_request, encode_response
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
 from kcli.server.broker.node_to_controller_channel import ChannelTimes, NodeToControllerChannelManager
@@ -27,9 +37,9 @@ class Channel(PeersUnderTest):
         )
         self.client = Connection(1, "PLAINTEXT", "10.0.0.1")
 
-    def forward(self) -> None:
-        context = RequestContext(cast(Any, None), cast(Any, None), self.client, API_KEYS[CREATE_TOPICS], 7, 5, "c", self.now_ms)
-        self.channel.forward(context, memoryview(b"the request"))
+    def forward(self, key: int = CREATE_TOPICS, frame: bytes = b"the request") -> None:
+        context = RequestContext(cast(Any, None), cast(Any, None), self.client, API_KEYS[key], 7, 5, "c", self.now_ms)
+        self.channel.forward(context, memoryview(frame))
 
     def take(self) -> list[SendRequest]:
         found = [effect for effect in self.effects if isinstance(effect, SendRequest)]
@@ -75,6 +85,25 @@ def test_a_controller_that_is_elected_while_a_client_waits_gets_its_request() ->
     channel.connect(3)
     channel.envelope(3)
     assert channel.effects == [SendResponse(channel.client, b"\0\0\0\x0athe answer")]
+
+
+@pytest.mark.parametrize("key", [ADD_RAFT_VOTER, REMOVE_RAFT_VOTER])
+def test_a_change_of_the_voters_is_sent_again_until_the_leader_answers(key: int) -> None:
+    """Kafka's controllers put NOT_LEADER_OR_FOLLOWER of these requests into the client's response, not into the envelope's."""
+    api, channel = API_KEYS[key], Channel(2)
+    channel.forward(key, bytes(encode_request(5, api, 0, "c", api.request.new())[4:]))
+    channel.connect(2)
+    moved, done = (
+        bytes(encode_response(5, api, 0, api.response.new(error_code=code))[4:])
+        for code in (error_codes.NOT_LEADER_OR_FOLLOWER, error_codes.NONE)
+    )
+    channel.envelope(2, data=moved)
+    assert channel.effects == []
+    channel.controller_id = 3
+    channel.advance(1000)
+    channel.connect(3)
+    channel.envelope(3, data=done)
+    assert channel.effects == [SendResponse(channel.client, len(done).to_bytes(4, "big") + done)]
 
 
 def test_a_connection_that_ends_has_the_request_sent_again() -> None:
