@@ -2,28 +2,30 @@
 
     core              takes                                                    gives
     ----------------  -------------------------------------------------------  ------------------------------------------
-    ControllerServer  requests on the controller's listeners                   the metadata log, once it is committed
-                                                                               (`register`)
+    KafkaRaftManager  answers of the quorum's other nodes                      the metadata log, once it is committed
+                                                                               (`register`), to controller and broker
+    ControllerServer  requests on the controller's listeners                   records for the metadata log, if it leads
     Broker            requests on the other listeners; the controller's        the answers to clients
                       answers
     Peers             answers of other nodes and of this one                   requests to them, for all cores
     Flushes           the ends of flushes                                      flushes, for all cores
     Computations      results                                                  computations, for the broker
 
-Broker and controller exchange only requests and the metadata log, in one process as in two. All parts share one timer and one
-list of effects; the shell executes the effects in the order of the list.
+Broker and controller exchange only requests and the metadata log, in one process as in two: the controller that a broker asks
+is the leader of the quorum, in whichever process it is. All parts share one timer and one list of effects; the shell executes
+the effects in the order of the list.
 
-    start      the controller opens the metadata log -> `is_controller_ready`: the shell opens the controller's listeners,
+    start      the raft client opens the metadata log -> `is_controller_ready`: the shell opens the controller's listeners,
                without which the voters of a quorum could not elect a leader; a node that is only a controller is ready
-               -> the broker has replayed the metadata log -> its logs are loaded, a slice in each step -> it registers and is
-               unfenced -> `is_ready`: the shell opens the other listeners
+               -> the broker has applied what the leader had committed -> its logs are loaded, a slice in each step -> it
+               registers and is unfenced -> `is_ready`: the shell opens the other listeners
     stop       the controller approves the shutdown of the broker -> its logs are closed, a slice in each step -> another voter
                leads, if there are several, or 5 s have passed -> the metadata log is closed -> `is_stopped`
     failure    an exception leaves `handle` or `start`: the node has ended, and its shell must not call it any more
 
     word                                   true when                                                    read by
     -------------------------------------  -----------------------------------------------------------  -----------------
-    ControllerServer.is_caught_up()        all records that were committed at the start are delivered   BrokerStartup
+    KafkaRaftClient.is_caught_up()         what the leader had committed at the start is delivered      BrokerStartup
     BrokerLifecycleManager                 the controller has unfenced the broker once; it stays true   Node, the waits of
       .has_been_unfenced                                                                                the start
     Node.is_controller_ready               the metadata log is open                                     Node
@@ -36,7 +38,7 @@ list of effects; the shell executes the effects in the order of the list.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Protocol
 
 from kcli.network.events import PeerClosed, ResponseReceived
@@ -45,7 +47,6 @@ from kcli.network.timing_wheel import Timer
 from kcli.protocol.apis import ENVELOPE
 from kcli.protocol.message_errors import MessageError
 from kcli.server.broker.broker import Broker
-from kcli.server.broker.startup import MetadataSource
 from kcli.server.envelope import receive_envelope
 from kcli.server.events import (
     CloseConnection,
@@ -62,21 +63,23 @@ from kcli.server.events import (
 )
 from kcli.server.log_lines import fault_line
 from kcli.server.outstanding import Computations, Flushes
+from kcli.server.raft.raft_manager import KafkaRaftManager
+from kcli.state.metadata_image import MetadataImage
 
 
-class ControllerPort(MetadataSource, Protocol):
-    """A node's controller and its raft client (kcli.server.controller), as the node calls them."""
+class ControllerPort(Protocol):
+    """A node's controller (kcli.server.controller), as the node calls it."""
 
-    def start(self, now_ms: int) -> None:
-        """Open the metadata log and begin to take part in the quorum."""
+    def begin(self) -> None:
+        """Begin to follow the metadata log."""
+        ...
+
+    def committed_image(self) -> MetadataImage:
+        """Return a frozen copy of the committed metadata."""
         ...
 
     def receive(self, connection: Connection, frame: memoryview, respond: Respond, now_ms: int) -> None:
         """Take a request (header and message) of a client or node; `respond` is called once, now or later."""
-        ...
-
-    def stop(self, now_ms: int, stopped: Callable[[int], None]) -> None:
-        """Hand over the leadership, close the metadata log, and call `stopped(now_ms)`."""
         ...
 
 
@@ -91,11 +94,13 @@ class Node:
         flushes: Flushes,
         computations: Computations,
         peers: Peers,
-        controller: ControllerPort,
+        quorum: KafkaRaftManager,
+        controller: ControllerPort | None,
         controller_listeners: Iterable[str],
         broker: Broker | None,
     ) -> None:
         self.node_id = node_id
+        self.quorum = quorum
         self.controller = controller
         self.broker = broker
         self.timer = timer
@@ -145,23 +150,31 @@ class Node:
         """Start, and return the effects. Raises what ends the node."""
         if self.broker is not None:
             self.broker.begin(now_ms)
-        self.controller.start(now_ms)
+        if self.controller is not None:
+            self.controller.begin()
+        self.quorum.start(self._committed_image, now_ms)
         self.is_controller_ready = True
         return self._take()
+
+    def _committed_image(self) -> MetadataImage:
+        if self.controller is not None:
+            return self.controller.committed_image()
+        assert self.broker is not None, "a node has one role at least"
+        return self.broker.image.frozen()
 
     def stop(self, now_ms: int) -> list[Effect]:
         """Begin to stop in order; `is_stopped` is set at the end."""
         if self.broker is not None:
-            self.broker.stop(now_ms, self._stop_controller)
+            self.broker.stop(now_ms, self._leave_quorum)
         else:
-            self._stop_controller(now_ms)
+            self._leave_quorum(now_ms)
         return self._take()
 
-    def _stop_controller(self, now_ms: int) -> None:
+    def _leave_quorum(self, now_ms: int) -> None:
         def stopped(now_ms: int) -> None:
             self.is_stopped = True
 
-        self.controller.stop(now_ms, stopped)
+        self.quorum.stop(now_ms, stopped)
 
     def _take(self) -> list[Effect]:
         effects = self._effects.copy()
@@ -169,7 +182,8 @@ class Node:
         return effects
 
     def _request(self, connection: Connection, frame: memoryview, now_ms: int) -> None:
-        if connection.listener not in self._controller_listeners:
+        controller = self.controller
+        if controller is None or connection.listener not in self._controller_listeners:
             if self.broker is not None:
                 self.broker.router.receive(connection, frame, now_ms)
             return
@@ -182,9 +196,9 @@ class Node:
 
         try:
             if len(frame) >= 2 and int.from_bytes(frame[:2], "big") == ENVELOPE:
-                receive_envelope(frame, connection, self.controller.receive, respond, now_ms)
+                receive_envelope(frame, connection, controller.receive, respond, now_ms)
             else:
-                self.controller.receive(connection, frame, respond, now_ms)
+                controller.receive(connection, frame, respond, now_ms)
         except MessageError as error:
             self._effects.append(CloseConnection(connection, error.message))
         except Exception as error:

@@ -3,7 +3,7 @@
 the log directories are             then
 ----------------------------------  ----------------------------------------------------------------------------------
 all empty                           they are formatted for a new cluster of this node alone, with a dynamic quorum; NodeError
-                                    if controller.quorum.bootstrap.servers names other nodes
+                                    if controller.quorum.bootstrap.servers names other nodes, or if it is only a broker
 formatted, all for one node         they are opened
 some formatted, some empty          NodeError: the empty ones must be formatted or taken out of log.dirs
 of two clusters or another node     NodeError: one sentence that names the directory and the setting
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from kcli.format.kafka_uuid import Uuid, random_uuid
 from kcli.format.metadata_files import MetaProperties
@@ -41,15 +41,14 @@ from kcli.server.controller.formatting import (
 )
 from kcli.server.events import Effect
 from kcli.server.features import initial_features
-from kcli.server.log_lines import LOG, NETWORK, SERVER, Line, Loggers
+from kcli.server.log_lines import CONTROLLER, LOG, NETWORK, SERVER, Line, Loggers
 from kcli.server.node import Node
 from kcli.server.outstanding import Computations, Flushes
-from kcli.server.raft.voter_set import address_on, find_voter
+from kcli.server.raft.kafka_raft_client import KafkaRaftClient
+from kcli.server.raft.raft_manager import KafkaRaftManager
 from kcli.server.scheduler import Scheduler
+from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import Voter
-
-if TYPE_CHECKING:
-    from kcli.server.controller.controller_server import ControllerServer
 
 Log = Callable[[str], None]
 # Names that a directory may contain and still be formatted: files that a format writes before meta.properties, and lost+found.
@@ -125,6 +124,11 @@ def _refuse_second_cluster(config: ServerConfig, bound: BoundAddresses, director
         raise NodeError(
             f"{', '.join(directories)} is not formatted, and {key} names node {', '.join(map(str, voters))}, too"
             f"{config.where(key)}: format the directory with `kcli format --cluster-id` and the cluster id of all controllers"
+        )
+    if not config.is_controller:
+        raise NodeError(
+            f"{', '.join(directories)} is not formatted, and this node is a broker of a cluster: format the directory with "
+            "`kcli format --cluster-id` and the cluster id of its controllers"
         )
     key = "controller.quorum.bootstrap.servers"
     others = [
@@ -219,21 +223,24 @@ def log_manager_settings(config: ServerConfig) -> LogManagerSettings:
 
 
 class ClusterAddresses:
-    """The addresses of the cluster's nodes: voters from the quorum, other controllers and brokers from the metadata image."""
+    """The addresses of the cluster's nodes: the leader and voters from the quorum, all others from the committed metadata.
+
+    `image()` returns the metadata as the broker of this node has applied it, or its controller if it is not a broker.
+    """
 
     def __init__(self) -> None:
-        self.controller: ControllerServer | None = None  # it is made after the connections, through which it sends
+        self.quorum: KafkaRaftClient | None = None  # it is made after the connections, through which it sends
+        self.image: Callable[[], MetadataImage] = MetadataImage
 
     def address_of(self, node: PeerNode, listener: str) -> PeerAddress | None:
         """Return the address of a node's listener, None if it is not known."""
-        if self.controller is None:
+        if self.quorum is None:
             return None
-        image = self.controller.state.image
+        image = self.image()
         if node.role is NodeRole.CONTROLLER:
-            voter = find_voter(self.controller.raft.voters, node.node_id)
-            address = None if voter is None else address_on(voter.endpoints, listener)
+            address = self.quorum.address_of(node.node_id, listener)
             if address is not None:
-                return PeerAddress(*address)
+                return address
         registrations = image.controllers if node.role is NodeRole.CONTROLLER else image.brokers
         registration = registrations.get(node.node_id)
         endpoint = None if registration is None else registration.endpoints.get(listener)
@@ -257,8 +264,6 @@ def build_node(
     With `accepts_stray` it starts even if its metadata log has none of the topics in its log directories.
     Raises NodeError, and OSError as the disk does.
     """
-    from kcli.server.controller.controller_server import ControllerServer
-
     identity = identify(config, disk, rng, now_ms, loggers[SERVER], bound)
     effects: list[Effect] = []
     timer, flushes, computations = Timer(now_ms, wall), Flushes(effects), Computations(effects)
@@ -278,19 +283,26 @@ def build_node(
     client_id, addresses = f"broker-{config.node_id}", ClusterAddresses()
     peers = Peers(config.node_id, client_id, effects, timer, rng, addresses, _peer_settings(config), loggers[NETWORK])
     ids = identity.cluster_id, identity.directory_ids
-    controller = addresses.controller = ControllerServer(
-        config, *ids, disk, files, rng, timer, flushes, scheduler, peers, loggers, end, bound
-    )
+    quorum = KafkaRaftManager(config, *ids, disk, files, rng, timer, flushes, scheduler, peers, loggers[CONTROLLER], end, bound)
+    raft = addresses.quorum = quorum.client
+    controller = None
+    if config.is_controller:
+        from kcli.server.controller.controller_server import ControllerServer
+
+        controller = ControllerServer(config, identity.cluster_id, raft, disk, rng, timer, scheduler, peers, loggers, bound)
+        state = controller.state
+        state.replicates = not config.is_broker  # brokers of Kafka copy records, those of kcli not yet
+        addresses.image = lambda: state.image
     names = config.controller_listener_names  # also of a node that binds none of them: its broker sends requests to itself
     broker = None
     if config.is_broker:
         times = ChannelTimes(config.get_int("controller.socket.timeout.ms"), config.get_int("request.timeout.ms"))
-        channel = NodeToControllerChannelManager(peers, effects, lambda: controller.leader_id, names[0], times)
+        channel = NodeToControllerChannelManager(peers, effects, lambda: raft.leader_id, names[0], times)
         parts = NodeParts(disk, rng, timer, effects, flushes, computations, scheduler, peers, loggers)
-        broker = Broker(
-            config, identity.cluster_id, parts, log_manager, controller, channel, bound, accepts_stray=accepts_stray
-        )
-    return Node(config.node_id, effects, timer, flushes, computations, peers, controller, names, broker)
+        broker = Broker(config, identity.cluster_id, parts, log_manager, raft, channel, bound, accepts_stray=accepts_stray)
+        metadata = broker.metadata
+        addresses.image = lambda: metadata.image
+    return Node(config.node_id, effects, timer, flushes, computations, peers, quorum, controller, names, broker)
 
 
 def _peer_settings(config: ServerConfig) -> PeerSettings:

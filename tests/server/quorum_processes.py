@@ -1,4 +1,4 @@
-"""Controllers of a quorum as processes of their own, on directories that are formatted for a static or a dynamic quorum."""
+"""Controllers and brokers of a cluster as processes of their own, on directories formatted for a static or dynamic quorum."""
 
 from __future__ import annotations
 
@@ -36,13 +36,21 @@ def addresses(ports: list[int]) -> str:
 
 
 class Controller:
-    """One controller; `command` starts it with its server.properties as the last argument.
+    """One node; `command` starts it with its server.properties as the last argument.
 
-    Its quorum is static, or dynamic (KIP-853) with `is_dynamic`: then its directory is formatted with the first voters.
+    It is the controller number `node_id` of those with `ports`, a broker on `broker_port`, or both. Its quorum is static, or
+    dynamic (KIP-853) with `is_dynamic`: then its directory is formatted with the first voters.
     """
 
     def __init__(
-        self, home: Path, node_id: int, ports: list[int], command: list[str], *settings: str, is_dynamic: bool = False
+        self,
+        home: Path,
+        node_id: int,
+        ports: list[int],
+        command: list[str],
+        *settings: str,
+        is_dynamic: bool = False,
+        broker_port: int | None = None,
     ) -> None:
         self.home = home / str(node_id)
         self.home.mkdir(parents=True)
@@ -52,10 +60,18 @@ class Controller:
         voters = "controller.quorum.voters=" + ",".join(f"{number}@127.0.0.1:{port}" for number, port in enumerate(ports, 1))
         if is_dynamic:
             voters = f"controller.quorum.bootstrap.servers={addresses(ports)}"
+        roles, listeners = [], []
+        if broker_port is not None:
+            roles.append("broker")
+            listeners.append(f"PLAINTEXT://127.0.0.1:{broker_port}")
+        if node_id <= len(ports):
+            roles.append("controller")
+            listeners.append(f"CONTROLLER://127.0.0.1:{ports[node_id - 1]}")
+        self.broker_port = broker_port
         lines = (
-            "process.roles=controller",
+            f"process.roles={','.join(roles)}",
             f"node.id={node_id}",
-            f"listeners=CONTROLLER://127.0.0.1:{ports[node_id - 1]}",
+            f"listeners={','.join(listeners)}",
             "controller.listener.names=CONTROLLER",
             voters,
             f"log.dirs={self.home / 'data'}",
@@ -80,6 +96,11 @@ class Controller:
             self.process.send_signal(how)
             self.process.wait(PATIENCE_S)
             self.process = None
+
+    @property
+    def bootstrap(self) -> str:
+        """The address of its broker."""
+        return f"127.0.0.1:{self.broker_port}"
 
     def log(self) -> str:
         """What it has said."""

@@ -1,21 +1,23 @@
-"""Protects a quorum of three controllers as users run it: processes, sockets and files, one of which is killed or stopped."""
+"""Protects a quorum as users run it: processes of controllers and brokers, sockets, files; some are killed or stopped."""
 
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from kcli.client import Admin
+from kcli.client import Admin, Consumer, NewTopic, Producer
 from kcli.client.admin.configs import AlterConfigOp, AlterOperation, ConfigResource, ResourceType
 from kcli.client.admin.operation import value_of
-from kcli.client.errors import KafkaError
+from kcli.client.cluster import NO_LEADER
+from kcli.client.errors import ClientError, KafkaError
 from kcli.commands.app import main
 from kcli.format.primitives import FormatError
 from kcli.server.raft.metadata_batches import decode_batches
-from tests.server.live import wait_for
+from tests.server.live import PATIENCE_S, wait_for
 from tests.server.quorum_processes import Controller, Quorum, addresses, faults, free_ports, kcli_command
 
 
@@ -87,3 +89,113 @@ def test_controllers_are_administered_without_a_broker(tmp_path: Path, capfd: py
         assert "VOTER_NOT_FOUND" in capfd.readouterr().err
         assert value_of(admin.describe_configs([default])[default])["log.retention.ms"].value == "5"
     assert faults(controllers) == []
+
+
+PARTITIONS, RECORDS = 6, 60
+# The topics of groups and transactions have one replica, as all topics here.
+BROKER = (
+    *("offsets.topic.replication.factor=1", "offsets.topic.num.partitions=3", "group.initial.rebalance.delay.ms=0"),
+    *(
+        "transaction.state.log.replication.factor=1",
+        "transaction.state.log.min.isr=1",
+        "transaction.state.log.num.partitions=3",
+    ),
+)
+
+
+def leaders_of(admin: Admin, topic: str) -> dict[int, int]:
+    """The leader of each partition, NO_LEADER for none; nothing on a broker that does not know the topic yet."""
+    (described,) = admin.describe_topics([topic]).values()
+    return {} if isinstance(described, ClientError) else {one.partition: one.leader for one in described.partitions}
+
+
+def send(producer: Producer, topic: str, partitions: Iterable[int], prefix: str) -> set[bytes]:
+    """Send records to partitions and return their values, all of which are acknowledged."""
+    partitions = list(partitions)
+    values = {f"{prefix}-{number}".encode(): partitions[number % len(partitions)] for number in range(RECORDS)}
+    errors: list[object] = []
+    for value, partition in values.items():
+        producer.send(topic, value, partition=partition, on_delivery=lambda _, error: errors.append(error))
+    producer.flush(PATIENCE_S)
+    assert errors == [None] * RECORDS
+    return set(values)
+
+
+def read(bootstrap: str, topic: str, count: int) -> set[bytes]:
+    """Read as a group until there are so many values, and commit."""
+    settings = {"bootstrap.servers": bootstrap, "group.id": "group", "auto.offset.reset": "earliest"}
+    settings["isolation.level"] = "read_committed"
+    values: set[bytes] = set()
+    with Consumer(settings) as consumer:
+        consumer.subscribe([topic])
+
+        def has_all() -> bool:
+            values.update(record.value for record in consumer.poll(0.1))
+            return len(values) >= count
+
+        wait_for(has_all)
+        consumer.commit_sync()
+    return values
+
+
+@pytest.mark.ci
+def test_a_controller_and_two_brokers(tmp_path: Path) -> None:
+    """The brokers register from elsewhere, share partitions, groups and a transaction; one leaves in order and comes back."""
+    ports, broker_ports = free_ports(1), free_ports(2)
+    nodes = [Controller(tmp_path, 1, ports, kcli_command())]
+    nodes += [Controller(tmp_path, 2 + n, ports, kcli_command(), *BROKER, broker_port=broker_ports[n]) for n in range(2)]
+    with Quorum([node.format_by_kcli() for node in nodes]):
+        controller, *brokers = nodes
+        settings = {"bootstrap.servers": ",".join(one.bootstrap for one in brokers)}
+        wait_for(lambda: all("is ready" in one.log() for one in brokers))
+        with Admin(settings) as admin, Producer(settings) as producer:
+            admin.create_topics([NewTopic("t", PARTITIONS)])
+            wait_for(lambda: set(leaders_of(admin, "t").values()) == {2, 3})
+            sent = send(producer, "t", range(PARTITIONS), "first")
+            with Producer({**settings, "transactional.id": "both"}) as transactional:
+                transactional.init_transactions()
+                transactional.begin_transaction()
+                sent |= send(transactional, "t", range(PARTITIONS), "transaction")
+                transactional.commit_transaction()
+            assert read(brokers[0].bootstrap, "t", len(sent)) == sent
+            brokers[1].end(signal.SIGTERM)
+            wait_for(lambda: set(leaders_of(admin, "t").values()) == {2, NO_LEADER})
+            assert "has not approved" not in brokers[1].log()
+            controller.end(signal.SIGKILL)
+            controller.start()
+            brokers[1].start()
+            wait_for(lambda: set(leaders_of(admin, "t").values()) == {2, 3})
+            sent |= send(producer, "t", range(PARTITIONS), "second")
+            assert read(brokers[1].bootstrap, "t", RECORDS) <= sent
+    assert faults(nodes) == []
+
+
+@pytest.mark.ci
+def test_three_nodes_that_are_both(tmp_path: Path) -> None:
+    """The leading controller is killed: the other two brokers serve on, and administrators do not see the election."""
+    ports, broker_ports = free_ports(3), free_ports(3)
+    nodes = [
+        Controller(tmp_path, node_id, ports, kcli_command(), *BROKER, "broker.session.timeout.ms=3000", broker_port=port)
+        for node_id, port in enumerate(broker_ports, 1)
+    ]
+    with Quorum([node.format_by_kcli() for node in nodes]) as quorum:
+        leader = quorum.elected()
+        wait_for(lambda: all("is ready" in one.log() for one in nodes))
+        others = [one for one in nodes if one is not leader]
+        settings = {"bootstrap.servers": ",".join(one.bootstrap for one in others)}
+        with Admin(settings) as admin, Producer(settings) as producer:
+            admin.create_topics([NewTopic("t", PARTITIONS)])
+            wait_for(lambda: set(leaders_of(admin, "t").values()) == {1, 2, 3})
+            (refused,) = admin.create_topics([NewTopic("replicated", 1, 2)]).values()
+            assert "the replication factor must be 1" in str(refused)
+            sent = send(producer, "t", range(PARTITIONS), "first")
+            kept = [partition for partition, node_id in leaders_of(admin, "t").items() if node_id != leader.node_id]
+            leader.end(signal.SIGKILL)
+            sent |= send(producer, "t", kept, "second")
+            admin.create_topics([NewTopic("u", assignments={0: [others[0].node_id], 1: [others[1].node_id]})])
+            wait_for(lambda: set(leaders_of(admin, "t").values()) == {one.node_id for one in others} | {NO_LEADER})
+            leader.start()
+            wait_for(lambda: set(leaders_of(admin, "t").values()) == {1, 2, 3})
+            sent |= send(producer, "t", range(PARTITIONS), "third")
+            assert read(leader.bootstrap, "t", len(sent)) == sent
+    assert faults(nodes) == []

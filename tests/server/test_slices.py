@@ -336,7 +336,7 @@ def make_anew(node: WholeNode, monkeypatch: pytest.MonkeyPatch) -> Callable[[], 
         ]
         made, version = Topic("t", topic_id, {}), image.features["metadata.version"]
         records += [partition_record(made, index, old.partitions[index], version) for index in range(PARTITIONS)]
-        node.broker.publisher.apply(records, node.broker.metadata_offset, node.now_ms)
+        node.publish(records)
         for index in range(PARTITIONS):
             node.produce("t", index, batch(b"new"))
 

@@ -56,8 +56,8 @@ def test_kafkas_static_directory_is_served_without_naming_its_voter(given: Path)
 @pytest.mark.parametrize(
     ("voters", "sentence"),
     [
-        ('{"voterId":1},{"voterId":2}', r"has the voters 1, 2, and this node is also a broker"),
-        ('{"voterId":2}', r"is node 2, and node\.id is 1"),
+        ('{"voterId":1},{"voterId":2}', r"has the voters 1, 2, and node\.id is 1: set controller\.quorum\.voters"),
+        ('{"voterId":2}', r"has the voters 2, and node\.id is 1"),
     ],
 )
 def test_a_static_directory_with_other_voters_is_refused(given: Path, voters: str, sentence: str) -> None:
@@ -86,12 +86,14 @@ def test_a_directory_of_the_time_of_zookeeper_is_refused(tmp_path: Path) -> None
         WholeNode(data, "controller.quorum.voters=1@localhost:9093")
 
 
-def test_a_directory_of_several_voters_is_refused(tmp_path: Path) -> None:
-    """It used to bind its ports, and to answer nobody."""
+def test_a_voter_without_the_others_says_that_there_is_no_leader(tmp_path: Path) -> None:
+    """It used to bind its ports, and to answer nobody; a broker, too, waits for a majority of the voters."""
     voters = "1@127.0.0.1:19093:AAAAAAAAAAAAAAAAAAAAAQ,2@127.0.0.1:19094:AAAAAAAAAAAAAAAAAAAAAg"
     data = formatted(tmp_path, "--initial-controllers", voters)
-    with pytest.raises(MetadataLogError, match="has the voters 1, 2, and this node is also a broker"):
-        WholeNode(data)
+    node = WholeNode(data, is_awaited=False)
+    node.advance(10_500)
+    assert node.node.is_controller_ready and not node.node.is_ready
+    assert "not ready after 10 s: the metadata quorum has no leader" in node.lines
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from kcli.format.records import Record, encode_records
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.disk.port import LogDisk
 from kcli.log.wall_time import WallTime
-from kcli.network.events import SendRequest
+from kcli.network.events import ClosePeer, SendRequest
 from kcli.protocol.apis import API_KEYS, API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS, FETCH, PRODUCE, Api
 from kcli.protocol.framing import encode_request, read_response_header
 from kcli.protocol.message import Message
@@ -39,6 +39,7 @@ from kcli.server.events import (
 from kcli.server.log_lines import Loggers
 from kcli.server.loopback import answer_event, request_event
 from kcli.server.node_builder import build_node
+from kcli.server.raft.metadata_batches import MetadataBatch
 from kcli.server.shell.client_connection import bytes_of
 
 START_MS = 1_750_000_000_000
@@ -146,12 +147,13 @@ class WholeNode:
             elif isinstance(effect, HoldMemory):
                 self.held_bytes += effect.size_bytes
                 assert self.held_bytes >= 0
-            else:
+            elif not isinstance(effect, ClosePeer):  # of a connection to another node
                 assert isinstance(effect, CloseConnection)
                 self._settle(effect.connection, Closed(effect.reason))
 
     def _loop_back(self, effect: SendRequest) -> None:
-        assert effect.peer.address is None, "there are no other nodes"
+        if effect.peer.address is not None:
+            return  # another node, which does not answer
         self._next_id += 1
         self.handle(request_event(effect, self._next_id))
 
@@ -190,6 +192,11 @@ class WholeNode:
         while self.computing:
             effect = self.computing.pop(0)
             self.handle(Computed(effect.compute_id, effect.work()))
+
+    def publish(self, records: list[Message]) -> None:
+        """Let the broker apply records as if they were committed."""
+        offset = self.broker.metadata_offset
+        self.broker.publisher.apply(MetadataBatch(offset, offset, 0, self.now_ms, records, []), self.now_ms)
 
     def advance(self, ms: int) -> None:
         """Let time go by, with every deadline on the way."""

@@ -11,10 +11,11 @@
     SHUTTING_DOWN                                                             none
 
 A request that the controller does not answer, or refuses, is sent again after RETRY_MS, twice as long each time, up to
-broker.heartbeat.interval.ms; a refusal is logged once for each error. A broker that was unregistered while it runs registers
-again (Kafka's goes on sending heartbeats). A broker that is stopped waits SHUTDOWN_TIMEOUT_MS for the controller. Heartbeats
-contain the directories that are offline and, from metadata.version 4.3-IV0 on, those that are cordoned (KIP-1066); a change of
-these is sent at once.
+broker.heartbeat.interval.ms; a refusal is logged once for each error. When another controller leads, the request is sent to it
+at once, and the answer of the earlier one, which may be paused or cut off, does not count any more. A broker that was
+unregistered while it runs registers again (Kafka's goes on sending heartbeats). A broker that is stopped waits
+SHUTDOWN_TIMEOUT_MS for the controller. Heartbeats contain the directories that are offline and, from metadata.version 4.3-IV0
+on, those that are cordoned (KIP-1066); a change of these is sent at once.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ class BrokerLifecycleManager:
         self._backoff = ExponentialBackoff(RETRY_MS, self._interval_ms, jitter=0)
         self._on_released: Callable[[int], None] | None = None
         self._task: TimerTask | None = None
+        self._attempt = 0  # the number of the request whose answer counts
         self._is_asking = False
         self._logged_refusal = error_codes.NONE
         self._failed_attempts = 0
@@ -79,7 +81,32 @@ class BrokerLifecycleManager:
             broker_id=self._broker.node_id, cluster_id=self._broker.cluster_id, incarnation_id=self.incarnation_id
         )
         self._broker.describe_registration(request)
-        self._broker.controller.send(BROKER_REGISTRATION, request, self._registered)
+        self._send(BROKER_REGISTRATION, request, self._registered)
+
+    def _send(self, api_key: int, request: Message, answered: Callable[[Message | None, int], None]) -> None:
+        """Send a request to the active controller; `answered` is called unless another request has been sent before that."""
+        self._attempt += 1
+        attempt = self._attempt
+        self._is_asking = True
+
+        def answer(response: Message | None, now_ms: int) -> None:
+            if attempt == self._attempt:
+                self._is_asking = False
+                answered(response, now_ms)
+
+        self._broker.controller.send(api_key, request, answer)
+
+    def leader_changed(self, now_ms: int) -> None:
+        """Ask the new leader, if an earlier one has not answered, or has not been reached."""
+        if self.state in (BrokerState.NOT_RUNNING, BrokerState.SHUTTING_DOWN) or not (self._is_asking or self._failed_attempts):
+            return
+        self._is_asking = False
+        if self._task is not None:
+            self._task.cancel()
+        if self.state is BrokerState.STARTING:
+            self.start(now_ms)
+        else:
+            self._beat(now_ms)
 
     def _registered(self, response: Message | None, now_ms: int) -> None:
         if self.state is BrokerState.SHUTTING_DOWN:
@@ -171,7 +198,6 @@ class BrokerLifecycleManager:
     def _beat(self, now_ms: int) -> None:
         if self._is_asking or self.state is BrokerState.SHUTTING_DOWN:
             return
-        self._is_asking = True
         self._has_news = False
         self._stated_cordoned = self._cordoned()
         request = API_KEYS[BROKER_HEARTBEAT].request.new(
@@ -183,10 +209,9 @@ class BrokerLifecycleManager:
             offline_log_dirs=self._broker.log_manager.offline_directory_ids(),
             cordoned_log_dirs=self._stated_cordoned,
         )
-        self._broker.controller.send(BROKER_HEARTBEAT, request, self._beaten)
+        self._send(BROKER_HEARTBEAT, request, self._beaten)
 
     def _beaten(self, response: Message | None, now_ms: int) -> None:
-        self._is_asking = False
         if self.state is BrokerState.SHUTTING_DOWN:
             return
         is_stale = response is not None and response.error_code == error_codes.STALE_BROKER_EPOCH

@@ -10,6 +10,7 @@
     Config of this broker or of all brokers     changes the broker's settings, as far as they can change while it runs
     Config of client metrics                    clients are asked for other metrics
 
+A snapshot that arrives while the broker runs replaces the whole image: what differs between the two images counts as changed.
 At the start, everything in the image counts as changed. The coordinators load their partitions when the controller has unfenced
 this broker: until then the leaders in the image can be those before a crash, and the registration replaces them.
 
@@ -24,7 +25,6 @@ from functools import partial
 from typing import NamedTuple
 
 from kcli.format.kafka_uuid import TopicIdPartition, Uuid
-from kcli.protocol.message import Message
 from kcli.server.broker.assignments_manager import AssignmentsManager
 from kcli.server.broker.replica_moves import ReplicaMoves
 from kcli.server.config.definitions import BROKER_KEYS, TOPIC_KEYS
@@ -38,9 +38,11 @@ from kcli.server.coordinator.transaction.transaction_coordinator import TRANSACT
 from kcli.server.log_lines import Line, WarningLine
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.metrics.broker_metrics import BrokerMetrics
+from kcli.server.raft.metadata_batches import MetadataBatch
 from kcli.server.replication.partition import Partition
 from kcli.server.replication.replica_manager import ReplicaManager
 from kcli.server.scheduler import Scheduler
+from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import CONFIG_RESOURCE_TYPES, ConfigResource, Topic, name_of
 
 # The number of logs that are opened or deleted in one slice, which takes some milliseconds.
@@ -108,6 +110,8 @@ class MetadataPublisher:
         self._scheduler = scheduler
         self._report = report
         self._is_started = False
+        self._unserved: set[Uuid] = set()  # topics with several replicas, which are logged once
+        self._loading: MetadataImage | None = None  # of a snapshot that is being delivered
         self._has_been_unfenced = False  # by the metadata
         self._is_initial_work_done = False  # all partitions that appear from now on are new
         self._work: deque[Work] = deque()
@@ -116,11 +120,20 @@ class MetadataPublisher:
         # Changes that are not yet published: partitions, removed topics, configurations.
         self._pending: tuple[dict[TopicIdPartition, None], list[Topic], dict[ConfigResource, None]] = ({}, [], {})
 
-    def apply(self, records: Iterable[Message], last_offset: int, now_ms: int) -> None:
-        """Apply committed records up to `last_offset`, then their changes. Raises StateError for an impossible record."""
+    def begin_snapshot(self) -> None:
+        """Begin a new image, which the batches of a snapshot fill; the present image is used until the last one."""
+        self._loading = MetadataImage()
+
+    def apply(self, batch: MetadataBatch, now_ms: int) -> None:
+        """Apply the records of a committed batch, then their changes. Raises StateError for an impossible record."""
+        if self._loading is not None:
+            self._load(self._loading, batch, now_ms)
+            return
         changed, removed, configs = self._pending
         image = self._metadata.image
-        for record in records:
+        for control in batch.control_records:
+            image.apply_control(control)
+        for record in batch.records:
             kind = record.STRUCT.name
             if kind in _PARTITION_RECORDS:
                 changed[record.topic_id, record.partition_id] = None
@@ -137,11 +150,33 @@ class MetadataPublisher:
                 self._metadata.topic_changed(None)
             if kind == "ConfigRecord":
                 configs[ConfigResource(name_of(CONFIG_RESOURCE_TYPES, record.resource_type), record.resource_name)] = None
+        self._take_pending(batch.last_offset, now_ms)
+
+    def _take_pending(self, last_offset: int, now_ms: int) -> None:
+        """Publish what has changed up to an offset; the records of a metadata transaction take effect when it ends."""
         self._metadata.offset = last_offset
-        # The records of a metadata transaction take effect when it ends.
-        if self._is_started and image.pending_records is None:
-            self._pending = ({}, [], {})
+        if self._is_started and self._metadata.image.pending_records is None:
+            (changed, removed, configs), self._pending = self._pending, ({}, [], {})
             self._publish(changed, removed, configs, now_ms)
+
+    def _load(self, image: MetadataImage, batch: MetadataBatch, now_ms: int) -> None:
+        """Apply a batch of a snapshot to the new image; after the last one use it, and publish what differs."""
+        for control in batch.control_records:
+            image.apply_control(control)
+        for record in batch.records:
+            image.apply(record)
+        if not batch.ends_snapshot:
+            return
+        self._loading = None
+        old, self._metadata.image = self._metadata.image, image
+        self._metadata.changed()
+        self._metadata.topic_changed(None)
+        changed, removed, configs = self._pending
+        changed.update(dict.fromkeys(_changed_partitions(old, image)))
+        removed += [topic for topic_id, topic in old.topics.items() if topic_id not in image.topics]
+        resources = dict.fromkeys((*old.configs, *image.configs))
+        configs.update(dict.fromkeys(one for one in resources if old.configs.get(one) != image.configs.get(one)))
+        self._take_pending(batch.last_offset, now_ms)
 
     def knows_topic(self, topic_id: Uuid) -> bool:
         """Return whether the image has a topic, or a record that was applied before `start` removed it."""
@@ -187,7 +222,8 @@ class MetadataPublisher:
         self, changed: Iterable[TopicIdPartition], removed: list[Topic], configs: dict[ConfigResource, None], now_ms: int
     ) -> None:
         for topic in removed:
-            self._remove(topic)
+            if topic.topic_id not in self._metadata.image.topics:  # the transaction that removed it may have been aborted
+                self._remove(topic)
         self._update(changed, now_ms)
         self._begin_coordinating(now_ms)
         if any(resource.type == "CLIENT_METRICS" for resource in configs):
@@ -334,6 +370,10 @@ class MetadataPublisher:
         registration = None if topic is None else topic.partitions.get(index)
         if topic is None or registration is None or self._node_id not in registration.replicas:
             return 1
+        if len(registration.replicas) > 1 and topic_id not in self._unserved:
+            self._unserved.add(topic_id)
+            text = f"topic {topic.name} has several replicas, and kcli does not copy records between brokers yet"
+            self._report(WarningLine(f"{text}: create it with a replication factor of 1", topic=topic.name))
         known = len(self._log_manager.logs)
         partition = self._replica_manager.create_partition(
             topic,
@@ -388,3 +428,13 @@ class MetadataPublisher:
             return 0
         self._work.appendleft(partial(self._remove_deleted, steps))
         return SLICE_LOGS
+
+
+def _changed_partitions(old: MetadataImage, new: MetadataImage) -> Iterator[TopicIdPartition]:
+    """Yield the partitions of an image that an earlier image does not have, or has in another state."""
+    for topic_id, topic in new.topics.items():
+        before = old.topics.get(topic_id)
+        known = {} if before is None else before.partitions
+        for index, registration in topic.partitions.items():
+            if known.get(index) != registration:
+                yield topic_id, index

@@ -2,7 +2,7 @@
 
 step                  the next one follows when
 --------------------  --------------------------------------------------------------------------------------------
-follow the metadata   the raft client has delivered all records that were committed when it started
+follow the metadata   the raft client has delivered what the leader had committed when it was first asked
 load the logs         the last slice is done (kcli.log.log_manager)
 publish               partitions that the metadata names and that have no directory yet are created
 register              the controller has registered the broker and unfenced it
@@ -37,7 +37,7 @@ NOT_READY_MS = 10_000
 
 
 class MetadataSource(Protocol):
-    """The metadata log as a broker follows it."""
+    """The metadata log as a broker follows it: the node's raft client."""
 
     @property
     def leader_id(self) -> int:
@@ -49,7 +49,7 @@ class MetadataSource(Protocol):
         ...
 
     def is_caught_up(self) -> bool:
-        """Return whether all records that were committed at the start were delivered to the listeners."""
+        """Return whether what the leader had committed at the start was delivered to the listeners."""
         ...
 
 
@@ -92,13 +92,12 @@ class BrokerStartup:
         return self._broker.lifecycle.awaited()
 
     def on_snapshot(self, snapshot: SnapshotId, now_ms: int) -> None:
-        """Do nothing: a node without peers loads a snapshot only at its start, when the image is empty."""
+        """Prepare for a new image, at the start or because this broker has fallen behind the leader's log."""
+        self._broker.publisher.begin_snapshot()
 
     def on_commit(self, batch: MetadataBatch, now_ms: int) -> None:
-        """Apply a committed batch."""
-        for record in batch.control_records:
-            self._broker.image.apply_control(record)
-        self._broker.publisher.apply(batch.records, batch.last_offset, now_ms)
+        """Apply a committed batch, or add that of a snapshot to the new image."""
+        self._broker.publisher.apply(batch, now_ms)
         if not self._has_caught_up:
             self._broker.timer.schedule(now_ms, self._catch_up)
         if self._is_published:
@@ -106,7 +105,9 @@ class BrokerStartup:
             self._broker.replica_manager.take_log_flushes(now_ms)
 
     def on_leader_change(self, leader_id: int, epoch: int, now_ms: int) -> None:
-        """Do nothing: the leader is read when a request is sent to it."""
+        """Send the next heartbeat to the new leader at once; the leader is read when a request is sent to it."""
+        if leader_id >= 0 and self._is_published and not self._is_leaving:
+            self._broker.lifecycle.leader_changed(now_ms)
 
     def _catch_up(self, now_ms: int) -> None:
         """Load the logs if the metadata is caught up with; called after each commit, and every CATCH_UP_CHECK_MS."""
@@ -119,7 +120,7 @@ class BrokerStartup:
         self._refuse_tiered_topics()
         timer, configs = self._broker.timer, self._broker.topic_configs
         is_known = None if self._accepts_stray else self._broker.publisher.knows_topic
-        topic_id_of = (lambda topic: None) if self._accepts_stray else self._broker.image.topic_ids.get
+        topic_id_of = (lambda topic: None) if self._accepts_stray else lambda topic: self._broker.image.topic_ids.get(topic)
         work = self._broker.log_manager.start(
             configs.log_config, self._is_hosted, now_ms, self._directory_of, lambda: timer.clock_ms, is_known, topic_id_of
         )

@@ -40,17 +40,18 @@ def guard_faults(config: ServerConfig) -> list[str]:
         typed = parse_value(key, value.text)
         if typed not in ("", default_value(key), *_HARMLESS_VALUES.get(key.name, ())) and typed != []:
             faults.append(f"{name} is set, but its feature is not served yet; remove it to start without it ({value.where})")
-    roles = config.get_list("process.roles")
-    if "controller" not in roles:
+    voters = config.quorum_voters
+    if not config.is_controller and not voters and not config.quorum_bootstrap_servers:
+        roles = ",".join(config.get_list("process.roles"))
         faults.append(
-            f"process.roles={','.join(roles)}: a node without the role controller is not served yet; "
-            f"use broker,controller{config.where('process.roles')}"
+            f"process.roles={roles}{config.where('process.roles')}: a node that is not a controller needs the addresses of the "
+            "cluster's controllers: set controller.quorum.bootstrap.servers"
         )
-    elif "broker" in roles and len(config.quorum_voters) > 1:
-        where = config.where("controller.quorum.voters")
+    if config.is_controller and config.node_id in voters and len(voters) > 1 and not config.controller_listeners:
+        names, others = ", ".join(config.controller_listener_names), sorted(voters.keys() - {config.node_id})
         faults.append(
-            "controller.quorum.voters: more than one voter is only served with process.roles=controller yet, and this node is "
-            f"also a broker{where}"
+            f"listeners{config.where('listeners')}: none is in controller.listener.names ({names}), so that the voters "
+            f"{', '.join(map(str, others))} of controller.quorum.voters cannot reach this one"
         )
     return faults
 

@@ -13,8 +13,6 @@ bootstrap.checkpoint. These files are read only in the first case. Without its f
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from kcli.format.file_names import METADATA_TOPIC, FileKind, metadata_snapshot_name, partition_directory_name
 from kcli.log.disk.port import LogDisk
 from kcli.protocol.control_records import SNAPSHOT_FOOTER
@@ -22,12 +20,11 @@ from kcli.protocol.message import Message
 from kcli.server.features import (
     ELIGIBLE_LEADER_REPLICAS_VERSION,
     METADATA_VERSION,
-    FeatureError,
-    check_finalized,
     initial_features,
 )
 from kcli.server.raft.metadata_batches import bootstrap_records, new_record
 from kcli.server.raft.metadata_log import MetadataLogError, read_snapshot_file
+from kcli.server.raft.raft_manager import check_features
 from kcli.state.metadata_image import MetadataImage
 
 _TRANSACTIONS_SINCE = 13
@@ -59,16 +56,6 @@ def _read_file(disk: LogDisk, path: str) -> list[Message]:
         )
     check_features(path, records)
     return records
-
-
-def check_features(path: str, records: Iterable[Message]) -> None:
-    """Check that this node supports the features that records of `path` set. Raises MetadataLogError."""
-    for record in records:
-        if record.STRUCT.name == "FeatureLevelRecord":
-            try:
-                check_finalized(record.name, record.feature_level)
-            except FeatureError as error:
-                raise MetadataLogError(f"{path}: {error}") from error
 
 
 def _level_of(record: Message, feature: str) -> int:

@@ -222,19 +222,33 @@ class ControllerState:
         self.session_timeout_ms = dynamic.get_int("broker.session.timeout.ms")
         # The end of the log when this process first knew a leader: its own broker registers behind it.
         self.joined_offset: int | None = None
+        # False if the brokers do not copy records: a partition has one replica then.
+        self.replicates = True
         self.rng = rng
         self.dynamic = dynamic
         self.next_offset = next_offset
         self.sessions: dict[int, Session] = {}
         self._settings_key: tuple[Uuid, int] | None = None
         self._settings = _ElectionSettings(0, False, 1, False)
-        self.reset()
+        self._loading: ControllerImage | None = None
+        self._use(ControllerImage())
 
     # -------------------------------------------------------------------------------------------------------- records
 
-    def reset(self) -> None:
-        """Begin with an empty image."""
-        self.image = image = ControllerImage()
+    def begin_snapshot(self) -> None:
+        """Begin a new image, to which `replay` applies the records of a snapshot; the present image is used until its end."""
+        self._loading = ControllerImage()
+
+    def end_snapshot(self) -> None:
+        """Use the image that a snapshot has made, and its configurations: those that it lacks are removed."""
+        if self._loading is not None:
+            self._use(self._loading)
+            self._loading = None
+            self.sessions = {broker_id: one for broker_id, one in self.sessions.items() if broker_id in self.image.brokers}
+            self.dynamic.follow(self.image)
+
+    def _use(self, image: ControllerImage) -> None:
+        self.image = image
         self._speculative = SnapshottedState[ControllerImage, Message | ControlRecord](image, image.apply_at)
         self._settings_key = None
 
@@ -243,8 +257,11 @@ class ControllerState:
         self._speculative.append(record, offset)
         self._follow(record)
 
-    def replay(self, record: Message, offset: int) -> None:
-        """Apply a committed record of another leader. Raises StateError if it does not fit."""
+    def replay(self, record: Message | ControlRecord, offset: int) -> None:
+        """Apply a committed record of another leader or of a snapshot. Raises StateError if it does not fit."""
+        if self._loading is not None:
+            self._loading.apply_at(record, offset)
+            return
         self.image.apply_at(record, offset)
         self._follow(record)
 

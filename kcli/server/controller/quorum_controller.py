@@ -53,7 +53,6 @@ from kcli.network.timing_wheel import Timer
 from kcli.protocol import error_codes
 from kcli.protocol.apis import ALTER_PARTITION, API_KEYS, BROKER_HEARTBEAT, BROKER_REGISTRATION, UNREGISTER_BROKER
 from kcli.protocol.message import Message
-from kcli.server.controller.activation import check_features
 from kcli.server.controller.control_managers import ControlManagers
 from kcli.server.controller.controller_result import ApiError, ControllerRequestContext
 from kcli.server.controller.controller_state import ControllerState
@@ -63,6 +62,7 @@ from kcli.server.metrics.sampled import Sampled
 from kcli.server.raft.kafka_raft_client import KafkaRaftClient, NotLeaderError
 from kcli.server.raft.messages import SnapshotId
 from kcli.server.raft.metadata_batches import MAX_RECORDS_PER_APPEND, MetadataBatch, encode_metadata_record, new_record
+from kcli.server.raft.raft_manager import check_features
 from kcli.server.scheduler import Scheduler
 from kcli.state.metadata_image import MetadataImage
 
@@ -163,8 +163,8 @@ class QuorumController:
     # ----------------------------------------------------------------------------------------------------- the raft log
 
     def on_snapshot(self, snapshot: SnapshotId, now_ms: int) -> None:
-        """Start with an empty image, which the snapshot's batches then fill. A leader never loads a snapshot."""
-        self.state.reset()
+        """Begin a new image, which the snapshot's batches fill; it is used when it is complete. A leader never loads one."""
+        self.state.begin_snapshot()
 
     def on_commit(self, batch: MetadataBatch, now_ms: int) -> None:
         """Apply the records of other leaders; answer the requests whose records are committed.
@@ -176,11 +176,13 @@ class QuorumController:
         if batch.last_offset > self.metrics.applied_offset:
             self.metrics.applied(batch.last_offset, batch.timestamp_ms)
         for control in batch.control_records:
-            self.state.image.apply_control(control)
+            self.state.replay(control, batch.last_offset)
         if not self.is_active:
             check_features(self._raft.config.directory, batch.records)
             for delta, record in enumerate(batch.records):
                 self.state.replay(record, min(batch.base_offset + delta, batch.last_offset))
+        if batch.ends_snapshot:
+            self.state.end_snapshot()
         while self._waiting and self._waiting[0][0] <= batch.last_offset:
             self._waiting.popleft()[1]()
 

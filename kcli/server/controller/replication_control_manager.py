@@ -186,11 +186,14 @@ class ReplicationControlManager:
             and not (broker.log_dirs and set(broker.log_dirs) <= set(broker.cordoned_log_dirs or ()))
         ]
 
-    def _check_active(self, assignments: Iterable[Sequence[int]]) -> None:
-        """Check that each partition has an active replica. Raises ApiError."""
+    def _check_active(self, assignments: Sequence[Sequence[int]]) -> None:
+        """Check that each partition has an active replica, and one alone if brokers do not copy records. Raises ApiError."""
         active = set(filter(self._state.is_active, self._state.image.brokers))
         if any(map(active.isdisjoint, assignments)):
             text = "all brokers of a partition are fenced or shutting down; try again when one of them is back"
+            raise ApiError(error_codes.INVALID_REPLICATION_FACTOR, text)
+        if not self._state.replicates and any(len(replicas) > 1 for replicas in assignments):
+            text = "kcli does not copy records between brokers yet: the replication factor must be 1"
             raise ApiError(error_codes.INVALID_REPLICATION_FACTOR, text)
 
     def _new_partition(self, replicas: list[int]) -> PartitionRegistration:

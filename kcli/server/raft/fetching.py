@@ -25,6 +25,7 @@ from kcli.server.raft.elections import cluster_error
 from kcli.server.raft.leader_state import LeaderState, WaitingFetch
 from kcli.server.raft.messages import (
     NO_NODE,
+    NO_OFFSET,
     Destination,
     Fetch,
     FetchAnswer,
@@ -174,6 +175,8 @@ def handle_fetch_answer(replica: Replica, request: Fetch, answer: FetchAnswer, n
         return
     quorum.deadline_ms = now_ms + replica.config.fetch_timeout_ms
     quorum.has_fetched = True
+    if replica.catch_up_offset == NO_OFFSET:
+        replica.catch_up_offset = answer.high_watermark
     if replica.snapshot is not None:
         return
     if answer.diverging is not None:

@@ -36,6 +36,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
+from kcli.format.file_names import metadata_snapshot_name
 from kcli.format.primitives import FormatError
 from kcli.log.disk.port import LogDisk
 from kcli.log.file_cache import FileCache
@@ -82,9 +83,10 @@ from kcli.server.raft.messages import (
     Voters,
 )
 from kcli.server.raft.metadata_batches import MetadataBatch, encode_metadata_record
-from kcli.server.raft.metadata_log import FETCHED_PART, MetadataLog, MetadataLogConfig
+from kcli.server.raft.metadata_log import FETCHED_PART, MetadataLog, MetadataLogConfig, MetadataLogError
 from kcli.server.raft.quorum_state import NEVER_MS, QuorumState, QuorumStateStore, Role, quorum_state_data, stored_election
 from kcli.server.raft.replica import RaftCoreConfig, is_real_snapshot
+from kcli.server.raft.voter_set import address_on, find_voter
 from kcli.server.raft.wire import Wire, api_key_of, read_answer, read_request, write_answer, write_request
 from kcli.server.scheduler import Scheduler
 
@@ -131,11 +133,11 @@ class RaftListener(Protocol):
     """A user of the metadata log: a broker, the controller, the generator of snapshots."""
 
     def on_snapshot(self, snapshot: SnapshotId, now_ms: int) -> None:
-        """Drop all state, because a snapshot replaces it.
+        """Prepare for a snapshot, which replaces all state.
 
         Its batches are delivered next, each by `on_commit` with the offset before the snapshot's end; the last one has the
-        control record SnapshotFooter. At the start this precedes everything else. A node that falls behind the leader's log
-        gets a snapshot while it runs; a leader never does.
+        control record SnapshotFooter (`MetadataBatch.ends_snapshot`). At the start this precedes everything else. A node that
+        falls behind the leader's log gets a snapshot while it runs; a leader never does.
         """
         ...
 
@@ -290,6 +292,15 @@ class KafkaRaftClient:
         """The leader of the quorum, -1 if none is known."""
         return self._leader.leader_id
 
+    def address_of(self, node_id: int, listener: str) -> PeerAddress | None:
+        """Return where the leader or a voter listens, None if it is not known."""
+        quorum, voter = self.core.quorum, find_voter(self.voters, node_id)
+        endpoints = quorum.leader_endpoints if node_id == quorum.leader_id else ()
+        address = address_on(endpoints, listener)
+        if address is None and voter is not None:
+            address = address_on(voter.endpoints, listener)
+        return None if address is None else PeerAddress(*address)
+
     @property
     def epoch(self) -> int:
         """The epoch of the quorum."""
@@ -299,6 +310,16 @@ class KafkaRaftClient:
     def is_leader(self) -> bool:
         """True if this node is the leader."""
         return not self._has_failed and self.core.quorum.is_leader
+
+    def is_caught_up(self) -> bool:
+        """Return whether the listeners have what was committed when this process first heard of it.
+
+        A leader has it when it is notified of its leadership, a follower when it has all below the high watermark that the
+        leader stated first.
+        """
+        if self.is_leader:
+            return (self._reported_leader.leader_id, self._reported_leader.epoch) == (self.config.node_id, self.epoch)
+        return self._snapshot_reader is None and 0 <= self.core.catch_up_offset <= self._delivered_offset
 
     @property
     def next_offset(self) -> int:
@@ -576,6 +597,8 @@ class KafkaRaftClient:
         self._appended: deque[MetadataBatch] = deque()
         self._reader: Iterator[MetadataBatch] | None = None
         self._snapshot_reader: Iterator[MetadataBatch] | None = None
+        self._snapshot_epoch = 0
+        self._has_footer = False
         self._leader = self._reported_leader = LeaderChanged(NO_NODE, -1)
         self._is_delivering = False
 
@@ -584,7 +607,8 @@ class KafkaRaftClient:
         self._delivered_offset = snapshot.end_offset
         self.high_watermark = max(self.high_watermark, snapshot.end_offset)
         self.metrics.snapshots_loaded += is_real_snapshot(snapshot)
-        self._snapshot_reader = self.log.snapshot_batches(snapshot)
+        self._snapshot_reader, self._snapshot_epoch = self.log.snapshot_batches(snapshot), snapshot.epoch
+        self._has_footer = False
         for listener in self._listeners:
             listener.on_snapshot(snapshot, now_ms)
 
@@ -629,7 +653,11 @@ class KafkaRaftClient:
         batch = next(self._snapshot_reader, None)
         if batch is None:
             self._snapshot_reader = None
+            if not self._has_footer:
+                path = f"{self.config.directory}/{metadata_snapshot_name(self._delivered_offset, self._snapshot_epoch)}"
+                raise MetadataLogError(f"{path} has no footer, so that records may be missing: restore it from another node")
             return None
+        self._has_footer = batch.ends_snapshot
         # Everything in a snapshot has the offset before its end.
         last_offset = self._delivered_offset - 1
         records = batch.records if self._delivered_offset > 0 else []

@@ -71,6 +71,11 @@ class MetadataBatch(NamedTuple):
     control_records: list[ControlRecord]
     size_bytes: int = 0
 
+    @property
+    def ends_snapshot(self) -> bool:
+        """True for the last batch of a snapshot."""
+        return any(record.type_id == SNAPSHOT_FOOTER for record in self.control_records)
+
 
 def encode_metadata_record(record: Message) -> bytes:
     """Encode a metadata record as the value of a record. Raises EncodeError for values that its version does not have."""

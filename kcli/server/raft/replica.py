@@ -242,6 +242,7 @@ class Replica:
         *("_requested_election", "_stored_version", "_storing_version", "_version", "config", "high_watermark", "history"),
         *("is_snapshot_flushing", "join_deadline_ms", "leaderless", "log", "quorum", "requests", "rng", "shutdown_deadline_ms"),
         *("snapshot", "snapshot_position", "stale_snapshot", "update_deadline_ms", "has_updated_leader"),
+        "catch_up_offset",
     )
 
     def __init__(self, config: RaftCoreConfig, log: ReplicatedLog, rng: Random) -> None:
@@ -252,6 +253,9 @@ class Replica:
         self.quorum = QuorumState(config.local)
         self.requests = RequestManager(config.request_timeout_ms, config.retry_backoff_ms)
         self.high_watermark = NO_OFFSET
+        # The first high watermark that a leader stated to this process. The own one is not above the own end, so that after the
+        # first part of a long log it looks as if nothing were missing. It decides nothing here, and is not in the digest.
+        self.catch_up_offset = NO_OFFSET
         self.shutdown_deadline_ms: int | None = None
         # A follower that fetches a snapshot; one whose part file is being flushed though the role has changed.
         self.snapshot: SnapshotId | None = None

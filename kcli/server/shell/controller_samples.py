@@ -26,7 +26,6 @@ def sample_controller(controller: ControllerServer, raw: RawSamples, now_ms: int
     _sample_brokers(controller, raw, now_ms)
     _sample_topics(controller, raw)
     _sample_decisions(controller, raw, now_ms)
-    _sample_quorum(controller.raft, raw, now_ms)
 
 
 def _sample_brokers(controller: ControllerServer, raw: RawSamples, now_ms: int) -> None:
@@ -63,6 +62,7 @@ def _sample_topics(controller: ControllerServer, raw: RawSamples) -> None:
 def _sample_decisions(controller: ControllerServer, raw: RawSamples, now_ms: int) -> None:
     raft, counts = controller.raft, controller.controller.metrics
     raw.add("kafka_controller_kafkacontroller_activecontrollercount", controller.controller.is_active)
+    raw.add("kafka_controller_kafkacontroller_ignoredstaticvoters", _ignores_static_voters(raft))
     raw.add("kafka_controller_kafkacontroller_newactivecontrollerscount", counts.new_leaders)
     raw.add("kafka_controller_kafkacontroller_timedoutbrokerheartbeatcount", counts.timed_out_heartbeats)
     raw.add("kafka_controller_kafkacontroller_metadataerrorcount", counts.metadata_errors)
@@ -99,10 +99,14 @@ def sample_loaded_metadata(raft: KafkaRaftClient, raw: RawSamples, now_ms: int) 
     raw.add_times("kafka_server_brokermetadatalistener_metadatabatchsizes", counts.batch_sizes)
 
 
-def _sample_quorum(raft: KafkaRaftClient, raw: RawSamples, now_ms: int) -> None:
+def _ignores_static_voters(raft: KafkaRaftClient) -> bool:
+    return bool(raft.config.core.static_voters) and raft.core.history.kraft_version > 0
+
+
+def sample_quorum(raft: KafkaRaftClient, raw: RawSamples, now_ms: int) -> None:
+    """Sample a replica of the metadata log, of a voter or an observer."""
     voted, leader = raft.quorum.voted, raft.quorum.leader
-    is_ignored = bool(raft.config.core.static_voters) and raft.core.history.kraft_version > 0
-    raw.add("kafka_controller_kafkacontroller_ignoredstaticvoters", is_ignored)
+    is_ignored = _ignores_static_voters(raft)
     raw.add("kafka_server_broker_metadata_metrics_ignored_static_voters", is_ignored)
     raw.add("kafka_server_raft_metrics_current_leader", raft.leader_id)
     raw.add(

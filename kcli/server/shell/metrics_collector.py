@@ -26,7 +26,8 @@ from kcli.server.controller.controller_server import ControllerServer
 from kcli.server.metrics.broker_metrics import TOPIC_COUNTS, BrokerMetrics, ErrorCounts, ListenerMetrics
 from kcli.server.metrics.catalog import METRICS, QUANTILES, Metric
 from kcli.server.metrics.sampled import Sampled, Summary
-from kcli.server.shell.controller_samples import sample_controller, sample_features, sample_loaded_metadata
+from kcli.server.raft.kafka_raft_client import KafkaRaftClient
+from kcli.server.shell.controller_samples import sample_controller, sample_features, sample_loaded_metadata, sample_quorum
 from kcli.server.shell.group_samples import GROUP_RATES, SHARE_RATES, sample_groups, sample_shares
 
 # The network processor of all connections: there is one event loop.
@@ -93,7 +94,9 @@ ALWAYS_ZERO = (
 _OF_ALL_TOPICS_ONLY = frozenset(("invalid_message_crc_records",))
 
 
-def sample(raw: RawSamples, broker: Broker | None, controller: ControllerServer | None, now_ms: int) -> Iterator[None]:
+def sample(
+    raw: RawSamples, broker: Broker | None, controller: ControllerServer | None, raft: KafkaRaftClient, now_ms: int
+) -> Iterator[None]:
     """Sample a node, one slice of work at a step."""
     cores = [core for core in (broker and broker.metrics.errors, controller and controller.errors) if core]
     _add_errors(cores, raw)
@@ -106,14 +109,17 @@ def sample(raw: RawSamples, broker: Broker | None, controller: ControllerServer 
         yield from _sample_logs(broker.log_manager, raw)
         yield
         sample_cleaner(broker.log_manager, raw, now_ms)
+    yield
+    raw.logs.append(_log_sample(raft.log.log))
     if controller is not None:
-        yield
-        raw.logs.append(_log_sample(controller.raft.log.log))
         sample_controller(controller, raw, now_ms)
-        sample_features(raw, (controller.state.image if broker is None else broker.image).features)
-        if broker is not None:
-            # Broker and controller read the metadata log through the same raft client.
-            sample_loaded_metadata(controller.raft, raw, now_ms)
+    sample_quorum(raft, raw, now_ms)
+    if broker is not None:
+        # Broker and controller read the metadata log through the same raft client.
+        sample_loaded_metadata(raft, raw, now_ms)
+        sample_features(raw, broker.image.features)
+    elif controller is not None:
+        sample_features(raw, controller.state.image.features)
 
 
 def sample_listeners(raw: RawSamples, listeners: Mapping[str, ListenerMetrics]) -> None:

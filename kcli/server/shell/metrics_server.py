@@ -47,7 +47,7 @@ def sampler(node: Node, driver: Driver, listeners: Iterable[str], idle: IdleTime
         raw = RawSamples()
         sample_listeners(raw, driver.listeners)
         _sample_loop(raw, idle)
-        for _ in sample(raw, node.broker, controller, driver.clock.now_ms()):
+        for _ in sample(raw, node.broker, controller, node.quorum.client, driver.clock.now_ms()):
             await asyncio.sleep(0)
         rates.add(raw, perf_counter())
         summaries = {} if driver.request_times is None else driver.request_times.take()

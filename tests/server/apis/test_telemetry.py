@@ -32,7 +32,7 @@ def subscribe(node: WholeNode, name: str, **config: str) -> None:
     before = node.broker.image.configs.get(ConfigResource("CLIENT_METRICS", name), {})
     changes = dict.fromkeys(before) | {key.replace("_", "."): value for key, value in config.items()}
     records = [record(resource_type=kind, resource_name=name, name=key, value=value) for key, value in changes.items()]
-    node.broker.publisher.apply(records, node.broker.metadata_offset, node.now_ms)
+    node.publish(records)
 
 
 def get(node: WholeNode, instance_id: bytes = ZERO_UUID, connection: Connection | None = None) -> Message:

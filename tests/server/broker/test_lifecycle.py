@@ -102,3 +102,20 @@ def count_heartbeats(node: WholeNode) -> Callable[[], int]:
 
     node.broker.controller.send = counting  # type: ignore[method-assign, assignment]
     return lambda: len(sent)
+
+
+def test_a_new_leader_is_asked_at_once(node: WholeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The earlier one may be paused or cut off: a broker that waited for its answer would be fenced."""
+    ignored = ignore(monkeypatch, BROKER_HEARTBEAT)
+    node.until(lambda: ignored() == 1, 10_000)
+    node.advance(5_000)
+    assert ignored() == 1
+    monkeypatch.undo()
+    counted = count_heartbeats(node)
+    for _ in range(2):  # the second time no answer is outstanding
+        node.node.timer.schedule(node.now_ms, node.broker.lifecycle.leader_changed)
+        node.advance(1)
+        assert counted() == 1
+    node.advance(4_500)
+    assert counted() == 3
+    node.stop()

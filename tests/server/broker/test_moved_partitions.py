@@ -38,7 +38,7 @@ def move(node: WholeNode, topic: str, index: int, replica: int) -> None:
         leader=replica,
         directories=[Uuid(bytes(15) + b"\1") if replica == ELSEWHERE else Uuid(bytes(16))],
     )
-    node.broker.publisher.apply([record], node.broker.metadata_offset + 1, node.now_ms)
+    node.publish([record])
     node.advance(10)
 
 

@@ -18,10 +18,11 @@ from kcli.server.controller.controller_server import ControllerServer
 from kcli.server.controller.formatting import read_meta_properties
 from kcli.server.events import Connection, Effect, Flush, Flushed
 from kcli.server.features import supported_features
-from kcli.server.log_lines import Loggers
+from kcli.server.log_lines import CONTROLLER, Loggers
 from kcli.server.outstanding import Flushes
 from kcli.server.raft.messages import SnapshotId
 from kcli.server.raft.metadata_batches import MetadataBatch
+from kcli.server.raft.raft_manager import KafkaRaftManager
 from kcli.server.scheduler import Scheduler
 from kcli.state.metadata_image import MetadataImage
 from tests.server.raft.nodes import START_MS, NoNetwork
@@ -69,27 +70,32 @@ class ControllerNode:
         self.storage_failures: list[OSError] = []
         self.flush_count = 0
         self.flush_faults: dict[tuple[str, ...], OSError] = {}  # once, by the paths to be flushed
-        self.core = ControllerServer(
+        scheduler, loggers = Scheduler(self.timer, self.flushes.flush), Loggers(self.lines.append)
+        rng, network = random.Random(seed), NoNetwork()
+        self.quorum = KafkaRaftManager(
             self.config,
             meta.cluster_id,
             {str(directory): meta.directory_id},
             disk,
             FileCache(disk),
-            random.Random(seed),
+            rng,
             self.timer,
             self.flushes,
-            Scheduler(self.timer, self.flushes.flush),
-            NoNetwork(),
-            Loggers(self.lines.append),
+            scheduler,
+            network,
+            loggers[CONTROLLER],
             lambda error, now_ms: self.storage_failures.append(error),
         )
+        raft = self.quorum.client
+        self.core = ControllerServer(self.config, meta.cluster_id, raft, disk, rng, self.timer, scheduler, network, loggers)
         self.broker = Broker()
-        self.core.register(self.broker)
+        raft.register(self.broker)
         self.broker_epoch = -1
         self.connection = Connection(1, "internal", "127.0.0.1", is_internal=True)
 
     def start(self) -> ControllerNode:
-        self.core.start(self.now_ms)
+        self.core.begin()
+        self.quorum.start(self.core.committed_image, self.now_ms)
         self.run()
         return self
 
@@ -188,5 +194,5 @@ class ControllerNode:
 
     def stop(self) -> None:
         stopped: list[int] = []
-        self.core.stop(self.now_ms, stopped.append)
+        self.quorum.stop(self.now_ms, stopped.append)
         assert stopped, "the only voter need not wait"

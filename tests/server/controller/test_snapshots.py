@@ -27,7 +27,7 @@ def files(node: ControllerNode, suffix: str) -> list[str]:
 def begin_snapshot(node: ControllerNode, snapshot: SnapshotId) -> None:
     """Begin a snapshot of what is committed now."""
     records = image_records(node.core.state.committed_image())
-    node.core.snapshot_writer.begin(snapshot, node.now_ms, records, node.now_ms)
+    node.quorum.snapshot_writer.begin(snapshot, node.now_ms, records, node.now_ms)
 
 
 def state_of(image: MetadataImage) -> dict[str, Any]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from kcli.protocol import error_codes
 from kcli.server.config.loading import load_config
-from kcli.server.controller.controller_server import raft_config
-from kcli.server.raft.messages import Election, HighWatermarkMoved, SnapshotId
-from tests.server.raft.quorum_context import CLUSTER, Context, MemoryLog, Network
+from kcli.server.raft.messages import NO_OFFSET, Election, Fetch, FetchAnswer, HighWatermarkMoved, SnapshotId
+from kcli.server.raft.raft_manager import raft_config
+from tests.server.raft.quorum_context import CLUSTER, Context, MemoryLog, Network, endpoints
 
 
 def quorum(*ids: int, observers: tuple[int, ...] = (), **settings: object) -> Network:
@@ -77,6 +78,31 @@ def test_observers_replicate_and_do_not_vote() -> None:
     world.cut = lambda source, target: 9 not in (source, target)
     world.advance(10_000)
     assert broker.state[0] in ("follower", "unattached")
+
+
+def test_an_observer_knows_from_the_first_answer_what_it_has_to_catch_up_with() -> None:
+    """Its own high watermark is not above its end, which the first of several fetches moves: it looked caught up then."""
+    world = quorum(1, 2, 3)
+    world.advance(4000)
+    leader = world.nodes[1]
+    leader.append(*"abcdefgh")
+    world.advance(1000)
+    committed = leader.core.high_watermark
+    broker = Context(9, (1, 2, 3), is_controller=False, endpoints=())
+    world.nodes[9] = broker
+    (send, request), *_ = broker.sent(Fetch)
+    fields = (leader.core.quorum.epoch, 1, endpoints(1))
+    broker.reply(send, FetchAnswer(error_codes.FENCED_LEADER_EPOCH, *fields))
+    assert broker.core.catch_up_offset == NO_OFFSET
+    send, request = broker.sent(Fetch)[-1]
+    first = leader.log.read(request.fetch_offset, 1)
+    broker.reply(send, FetchAnswer(error_codes.NONE, *fields, committed, 0, records=first))
+    assert broker.core.high_watermark == broker.log.end_offset < committed
+    assert broker.core.catch_up_offset == committed
+    leader.append("later")
+    world.advance(4000)
+    assert broker.core.high_watermark == leader.core.high_watermark > committed
+    assert broker.core.catch_up_offset == committed
 
 
 def test_a_follower_without_the_log_loads_the_snapshot() -> None:

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from kcli.format.kafka_uuid import ZERO_UUID
 from kcli.protocol import error_codes
 from kcli.protocol.control_records import KRAFT_VERSION, KRAFT_VOTERS, LEADER_CHANGE
 from kcli.server.raft.kafka_raft_client import KafkaRaftClient, NotLeaderError
 from kcli.server.raft.messages import ListenerEndpoint, ReplicaKey, VoterNode, Voters
-from kcli.server.raft.metadata_batches import new_record
+from kcli.server.raft.metadata_batches import SnapshotBatches, new_record
 from kcli.server.raft.metadata_log import MetadataLogError
 from kcli.server.raft.startable_quorum import refusal
 from kcli.state.metadata_values import Voter
@@ -224,13 +225,13 @@ def test_a_node_that_is_not_the_only_voter_waits(tmp_path: Path) -> None:
     directory = formatted(tmp_path / "data")
     for changes, sentence in (
         ({"local": ReplicaKey(1)}, r"voter 1 .* has the directory id .* meta\.properties states"),
-        ({"local": ReplicaKey(2)}, r"is node 1, and node\.id is 2"),
+        ({"local": ReplicaKey(2)}, r"voter 1 .* has the address .* also this node's, and node\.id is 2"),
     ):
         around = Surroundings()
         raft = started_raft(directory, around, **changes)
         around.run()
         assert (raft.is_leader, raft.leader_id, raft.next_offset) == (False, -1, 0)
-        assert re.search(sentence, refusal(raft, is_broker=True) or "")
+        assert re.search(sentence, refusal(raft, is_controller=True) or "")
         with pytest.raises(NotLeaderError):
             raft.append(no_op(), around.now_ms)
 
@@ -245,3 +246,15 @@ def test_a_log_without_the_snapshot_below_it_is_refused(tmp_path: Path) -> None:
     raft = raft_client(raft_config(directory), around)
     with pytest.raises(MetadataLogError, match="no snapshot of the records below"):
         raft.start(around.now_ms)
+
+
+def test_a_snapshot_without_its_footer_is_refused(tmp_path: Path) -> None:
+    """It is cut off: the topics that it lacks would be deleted."""
+    directory = formatted(tmp_path / "data")
+    snapshot, topic = SnapshotBatches(leader_epoch=1, now_ms=0), new_record("TopicRecord", name="t", topic_id=ZERO_UUID)
+    data = b"".join([snapshot.header(0, 0, ()), *snapshot.batches([topic])])
+    (directory / "__cluster_metadata-0" / "00000000000000000005-0000000001.checkpoint").write_bytes(data)
+    around = Surroundings()
+    with pytest.raises(MetadataLogError, match=r"00000000000000000005-0000000001\.checkpoint has no footer"):
+        started_raft(directory, around, Follower())
+        around.run()
