@@ -1,4 +1,5 @@
-"""Apache Kafka judges the quorum: one controller of kcli and two of Kafka elect leaders of both kinds and have the same log.
+"""Apache Kafka judges the quorum: one controller of kcli and two of Kafka elect leaders of both kinds and have the same log;
+brokers of each follow controllers of the other.
 
 Kafka halts a process that gets a message against the rules of KRaft; here none does. kcli waits longer than Kafka before an
 election: the second to ask for pre-votes wins, since the first asks while the other still believes in the leader.
@@ -11,9 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from kcli.client import Admin, NewTopic, Producer
 from kcli.server.raft.metadata_batches import decode_batches
 from tests.oracle.peer import Peer
+from tests.server.live import wait_for
 from tests.server.quorum_processes import CLUSTER_ID, Controller, Quorum, faults, free_ports, kcli_command
+from tests.server.test_quorum_live import BROKER, leaders_of, read, send
 
 pytestmark = [pytest.mark.oracle, pytest.mark.slow]
 
@@ -23,9 +27,12 @@ FORMAT_SECONDS = 120
 MOST_ELECTIONS = 8
 
 
-def of_kafka(peer: Peer, home: Path, node_id: int, ports: list[int]) -> Controller:
-    """A controller of Kafka, formatted by Kafka's own tool."""
-    controller = Controller(home, node_id, ports, [str(peer.script), "java", "kafka.Kafka"])
+def of_kafka(
+    peer: Peer, home: Path, node_id: int, ports: list[int], *settings: str, broker_port: int | None = None
+) -> Controller:
+    """A node of Kafka, formatted by Kafka's own tool."""
+    command = [str(peer.script), "java", "kafka.Kafka"]
+    controller = Controller(home, node_id, ports, command, *settings, broker_port=broker_port)
     command = [
         str(peer.script),
         "java",
@@ -63,3 +70,47 @@ def test_a_quorum_of_both_kinds(each_kafka: Peer, tmp_path: Path) -> None:
     assert KCLI in leaders
     assert leaders & {2, 3}
     assert faults([own]) == []
+
+
+def check_broker(nodes: list[Controller]) -> None:
+    """The last node, a broker, serves a client while the leading controller is killed, and has the same log as they."""
+    broker = nodes[-1]
+    settings = {"bootstrap.servers": broker.bootstrap}
+    with Quorum(nodes) as quorum:
+        leader = quorum.elected()
+        epoch = leader.election.leader_epoch
+        with Admin(settings) as admin, Producer(settings) as producer:
+            admin.create_topics([NewTopic("t", 2)])
+            wait_for(lambda: leaders_of(admin, "t") == {0: broker.node_id, 1: broker.node_id})
+            sent = send(producer, "t", (0, 1), "first")
+            assert read(broker.bootstrap, "t", len(sent)) == sent
+            leader.end()
+            later = send(producer, "t", (0, 1), "second")
+            admin.create_topics([NewTopic("u", 1)])
+            wait_for(lambda: leaders_of(admin, "u") == {0: broker.node_id})
+            later |= send(producer, "t", (0, 1), "third")
+            leader.start()
+            quorum.elected(epoch)
+            broker.end()
+            broker.start()
+            wait_for(lambda: leaders_of(admin, "t") == {0: broker.node_id, 1: broker.node_id})
+            assert read(broker.bootstrap, "t", len(later)) == later
+    quorum.common_log()
+
+
+def test_a_broker_of_kcli_follows_controllers_of_kafka(each_kafka: Peer, tmp_path: Path) -> None:
+    """It registers, is unfenced, forwards requests in envelopes and finds the leader again."""
+    ports, broker_ports = free_ports(3), free_ports(1)
+    nodes = [of_kafka(each_kafka, tmp_path, node_id, ports) for node_id in (1, 2, 3)]
+    broker = Controller(tmp_path, 4, ports, kcli_command(), *BROKER, broker_port=broker_ports[0]).format_by_kcli()
+    check_broker([*nodes, broker])
+    assert faults([broker]) == []
+
+
+def test_a_broker_of_kafka_follows_controllers_of_kcli(each_kafka: Peer, tmp_path: Path) -> None:
+    """The controllers answer what a broker of Kafka asks, also after an election."""
+    ports, broker_ports = free_ports(3), free_ports(1)
+    nodes = [Controller(tmp_path, node_id, ports, kcli_command()).format_by_kcli() for node_id in (1, 2, 3)]
+    broker = of_kafka(each_kafka, tmp_path, 4, ports, *BROKER, broker_port=broker_ports[0])
+    check_broker([*nodes, broker])
+    assert faults(nodes) == []
