@@ -2,7 +2,8 @@
 
 The broker sends the controller a CreateTopics with the default partitions and replication factor. A name that is being created
 is not requested again; its clients are answered UNKNOWN_TOPIC_OR_PARTITION and ask again until the topic exists. A refusal by
-the controller is logged once for each name and error, and the name is not requested again for REFUSED_PAUSE_MS.
+the controller is logged once for each name and error, and the name is not requested again for REFUSED_PAUSE_MS. The error of a
+node that is not the controller (any more) is no refusal: the next request of a client is sent to the new one.
 
 The internal topics of streams groups (KIP-1071) are requested in the same way whatever auto.create.topics.enable is, with the
 partitions, replicas and configs of the group's topology; the errors of the last requests are in the answers to its members.
@@ -164,7 +165,7 @@ class AutoTopicCreationManager:
         by_code: dict[tuple[int, str], list[Message]] = {}
         for topic in topics:
             known, code = self._refused.pop(topic.name, None), topic.error_code
-            if code in (error_codes.NONE, error_codes.TOPIC_ALREADY_EXISTS):
+            if code in (error_codes.NONE, error_codes.TOPIC_ALREADY_EXISTS, error_codes.NOT_CONTROLLER):
                 continue
             text = topic.error_message or error_codes.NAMES.get(code, str(code))
             self._refused[topic.name] = _Refusal(code, text, until_ms)

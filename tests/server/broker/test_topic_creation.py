@@ -106,3 +106,16 @@ def test_a_refused_creation_is_logged_once_and_not_repeated_with_each_request(tm
     assert len(node.broker.parts.topic_creation._refused) == 1_000
     (line,) = [line for line in node.lines if "cannot be created automatically" in line][1:]
     assert line.startswith("topic wide0, wide1, wide2, wide3, wide4 and 1195 others cannot")
+
+
+def test_an_election_is_not_a_refusal(tmp_path: Path) -> None:
+    """The topic that a client names in the midst of it is created as soon as there is a controller, and no line is logged."""
+    node = WholeNode(tmp_path / "data")
+    controller = node.node.controller.controller  # type: ignore[union-attr]
+    controller.is_active = False
+    name_them(node, ["ordinary"], may_create=True)
+    node.advance(10)
+    controller.is_active = True
+    name_them(node, ["ordinary"], may_create=True)
+    node.until(lambda: node.broker.image.topic("ordinary") is not None)
+    assert not [line for line in node.lines if "cannot be created automatically" in line]
