@@ -1,4 +1,4 @@
-"""The interface that decides what a principal may do. The broker's handlers ask it, those of the controller do not.
+"""The interface that decides what a principal may do. The broker's handlers ask it, and the controller for an Envelope only.
 
 Operations and resource types are Kafka's, by name: READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, CLUSTER_ACTION,
 DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE on TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID, DELEGATION_TOKEN, USER.

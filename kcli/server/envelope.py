@@ -8,12 +8,16 @@
                           no delegation tokens yet, and ignored when read
     ClientHostAddress     the client's address, 4 or 16 bytes
 
+The broker's own principal, which the connection has, needs CLUSTER_ACTION on the cluster: a controller believes what an
+Envelope says about the client.
+
 The response contains the whole response to the client, header and message, or an error of the envelope itself, as in Kafka's
 EnvelopeUtils:
 
     error                              reason
     ---------------------------------  -------------------------------------------------------------------------------
-    PRINCIPAL_DESERIALIZATION_FAILURE  the principal cannot be decoded
+    CLUSTER_AUTHORIZATION_FAILED       the sender may not do CLUSTER_ACTION
+    PRINCIPAL_DESERIALIZATION_FAILURE  there is no principal, or it cannot be decoded
     INVALID_REQUEST                    the client's address is not one, or the request is not FORWARDABLE
     UNSUPPORTED_VERSION                the request cannot be decoded, or the controller does not serve it
 
@@ -35,6 +39,7 @@ from kcli.protocol.framing import SIZE_BYTES, encode_response, read_request_head
 from kcli.protocol.message import Message
 from kcli.protocol.message_errors import DecodeError, MessageError
 from kcli.protocol.message_types import message_type
+from kcli.server.authorizer import CLUSTER_NAME, Authorizer
 from kcli.server.events import Connection, Respond
 from kcli.server.metrics.broker_metrics import ErrorCounts
 
@@ -84,7 +89,9 @@ class _EnvelopeError(MessageError):
         self.code = code
 
 
-def receive_envelope(frame: memoryview, carrier: Connection, receive: Receive, respond: Respond, now_ms: int) -> None:
+def receive_envelope(
+    frame: memoryview, carrier: Connection, authorizer: Authorizer, receive: Receive, respond: Respond, now_ms: int
+) -> None:
     """Pass the request in an Envelope that came on `carrier` to `receive`; `respond` is called once, now or later.
 
     A request that is not forwardable or that `receive` refuses becomes an error of the envelope: `carrier` has the requests of
@@ -107,6 +114,9 @@ def receive_envelope(frame: memoryview, carrier: Connection, receive: Receive, r
             close(error_codes.NONE, response[SIZE_BYTES:])
 
     try:
+        if not authorizer.is_allowed(carrier, "CLUSTER_ACTION", "CLUSTER", CLUSTER_NAME):
+            code = error_codes.CLUSTER_AUTHORIZATION_FAILED
+            raise _EnvelopeError(code, f"{carrier.principal} may not forward requests: it lacks CLUSTER_ACTION on the cluster")
         client = _open_envelope(envelope, carrier)
         receive(client, memoryview(bytearray(envelope.request_data)), answer, now_ms)
     except _EnvelopeError as error:
@@ -117,12 +127,10 @@ def receive_envelope(frame: memoryview, carrier: Connection, receive: Receive, r
 
 def _open_envelope(envelope: Message, carrier: Connection) -> Connection:
     """Check an envelope and return the client as a connection. Raises MessageError."""
-    principal = carrier.principal
-    if envelope.request_principal is not None:
-        try:
-            principal = decode_principal(envelope.request_principal)
-        except MessageError as error:
-            raise _EnvelopeError(error_codes.PRINCIPAL_DESERIALIZATION_FAILURE, error.message) from error
+    try:
+        principal = decode_principal(envelope.request_principal or b"")
+    except MessageError as error:
+        raise _EnvelopeError(error_codes.PRINCIPAL_DESERIALIZATION_FAILURE, error.message) from error
     try:
         host = unpack_host(bytes(envelope.client_host_address))
     except ValueError as error:

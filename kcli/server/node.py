@@ -46,6 +46,7 @@ from kcli.network.peers import Peers
 from kcli.network.timing_wheel import Timer
 from kcli.protocol.apis import ENVELOPE
 from kcli.protocol.message_errors import MessageError
+from kcli.server.authorizer import Authorizer
 from kcli.server.broker.broker import Broker
 from kcli.server.envelope import receive_envelope
 from kcli.server.events import (
@@ -69,6 +70,11 @@ from kcli.state.metadata_image import MetadataImage
 
 class ControllerPort(Protocol):
     """A node's controller (kcli.server.controller), as the node calls it."""
+
+    @property
+    def authorizer(self) -> Authorizer:
+        """Decides who may forward requests."""
+        ...
 
     def begin(self) -> None:
         """Begin to follow the metadata log."""
@@ -196,7 +202,7 @@ class Node:
 
         try:
             if len(frame) >= 2 and int.from_bytes(frame[:2], "big") == ENVELOPE:
-                receive_envelope(frame, connection, controller.receive, respond, now_ms)
+                receive_envelope(frame, connection, controller.authorizer, controller.receive, respond, now_ms)
             else:
                 controller.receive(connection, frame, respond, now_ms)
         except MessageError as error:

@@ -22,6 +22,7 @@ from kcli.protocol.apis import (
 from kcli.protocol.framing import encode_request, encode_response, read_response_header
 from kcli.protocol.message_errors import MessageError
 from kcli.server.apis.registry import FORWARDED
+from kcli.server.authorizer import AllowAll, Authorizer
 from kcli.server.envelope import (
     FORWARDABLE,
     Receive,
@@ -35,6 +36,7 @@ from kcli.server.events import Connection, Respond
 
 CARRIER = Connection(1, "CONTROLLER", "10.0.0.1", principal="User:broker", is_internal=True)
 HOST = b"\x7f\0\0\1"
+CLIENT = encode_principal("User:client")
 
 
 def envelope(data: bytes, principal: bytes | None, host: bytes) -> memoryview:
@@ -67,15 +69,21 @@ class Controller:
         assert correlation_id == 42
         self.answers.append((message.error_code, message.response_data))
 
-    def take(self, data: bytes, principal: bytes | None = None, host: bytes = HOST) -> Opened:
-        receive_envelope(envelope(data, principal, host), CARRIER, self.receive, self.respond, 0)
+    def take(self, data: bytes, principal: bytes = CLIENT, host: bytes = HOST) -> Opened:
+        receive_envelope(envelope(data, principal, host), CARRIER, AllowAll(), self.receive, self.respond, 0)
         return self.opened[-1]
 
 
-def refused(data: bytes, principal: bytes | None = None, host: bytes = HOST, receive: Receive | None = None) -> int:
+def refused(
+    data: bytes,
+    principal: bytes | None = CLIENT,
+    host: bytes = HOST,
+    receive: Receive | None = None,
+    authorizer: Authorizer | None = None,
+) -> int:
     """Return the error code of an envelope that is answered at once and without data."""
-    controller = Controller()
-    receive_envelope(envelope(data, principal, host), CARRIER, receive or controller.receive, controller.respond, 0)
+    controller, frame = Controller(), envelope(data, principal, host)
+    receive_envelope(frame, CARRIER, authorizer or AllowAll(), receive or controller.receive, controller.respond, 0)
     ((code, response),) = controller.answers
     assert response is None
     assert controller.opened == []
@@ -99,8 +107,22 @@ def test_what_goes_in_comes_out(data: bytes, name: str, host: ipaddress.IPv4Addr
     opened.frame[:1] = opened.frame[:1]  # a handler may patch it in place
 
 
-def test_without_a_principal_it_is_the_carriers() -> None:
-    assert Controller().take(request_of(CREATE_TOPICS)).client.principal == "User:broker"
+class NoBrokers(AllowAll):
+    """Lets no node forward requests, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str, str, str]] = []
+
+    def is_allowed(self, connection: Connection, operation: str, resource_type: str, resource_name: str) -> bool:
+        self.asked.append((connection.principal, operation, resource_type, resource_name))
+        return False
+
+
+def test_a_node_that_may_not_act_for_the_cluster_may_not_forward() -> None:
+    """Else each client of the controller's listener could choose its principal (Kafka: ControllerApis)."""
+    authorizer = NoBrokers()
+    assert refused(request_of(CREATE_TOPICS), authorizer=authorizer) == error_codes.CLUSTER_AUTHORIZATION_FAILED
+    assert authorizer.asked == [("User:broker", "CLUSTER_ACTION", "CLUSTER", "kafka-cluster")]
 
 
 @pytest.mark.parametrize("host", [b"", b"\1\2\3", b"\0" * 17])
@@ -108,8 +130,9 @@ def test_an_address_is_4_or_16_bytes(host: bytes) -> None:
     assert refused(request_of(CREATE_TOPICS), host=host) == error_codes.INVALID_REQUEST
 
 
-@pytest.mark.parametrize("principal", [b"", b"\0", b"\0\1xxx", b"\0\0"])
-def test_a_principal_that_is_none_is_refused(principal: bytes) -> None:
+@pytest.mark.parametrize("principal", [None, b"", b"\0", b"\0\1xxx", b"\0\0"])
+def test_a_principal_that_is_none_is_refused(principal: bytes | None) -> None:
+    """Without one the client does not get the broker's, as in Kafka."""
     assert refused(request_of(CREATE_TOPICS), principal) == error_codes.PRINCIPAL_DESERIALIZATION_FAILURE
 
 
@@ -140,7 +163,7 @@ def test_a_request_that_the_controller_cannot_decode_is_an_error_of_the_envelope
 def test_a_malformed_envelope_is_not_answered() -> None:
     controller = Controller()
     with pytest.raises(MessageError):
-        receive_envelope(envelope(b"", None, HOST)[:12], CARRIER, controller.receive, controller.respond, 0)
+        receive_envelope(envelope(b"", None, HOST)[:12], CARRIER, AllowAll(), controller.receive, controller.respond, 0)
     assert controller.answers == []
 
 

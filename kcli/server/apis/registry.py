@@ -3,7 +3,7 @@
 served by     how
 ------------  ----------------------------------------------------------------------------------------------------
 a handler     a function (context, request) -> response, or None if it answers later; its module is loaded when the
-              first such request comes
+              first such request comes. It may forward parts of the request, as for AlterConfigs
 an object     a method of an object with a state of its own: Produce and Fetch (kcli.server.broker.broker)
 controller    the request is forwarded to the active controller in an Envelope, and its answer is returned unchanged
 """
@@ -54,7 +54,8 @@ HANDLERS: dict[int, tuple[str, str]] = {
     apis.DELETE_RECORDS: ("offsets", "handle_delete_records"),
     apis.DESCRIBE_CONFIGS: ("configs", "handle_describe_configs"),
     apis.LIST_CONFIG_RESOURCES: ("configs", "handle_list_config_resources"),
-    apis.INCREMENTAL_ALTER_CONFIGS: ("configs", "handle_loggers_of_alter_configs"),
+    apis.INCREMENTAL_ALTER_CONFIGS: ("configs", "handle_incremental_alter_configs"),
+    apis.ALTER_CONFIGS: ("configs", "handle_alter_configs"),
     apis.DESCRIBE_CLUSTER: ("metadata", "handle_describe_cluster"),
     apis.DESCRIBE_TOPIC_PARTITIONS: ("metadata", "handle_describe_topic_partitions"),
     apis.DESCRIBE_LOG_DIRS: ("log_dirs", "handle_describe_log_dirs"),
@@ -80,14 +81,12 @@ HANDLERS: dict[int, tuple[str, str]] = {
 }
 # Served by objects of the broker.
 BROKER_OBJECTS = frozenset((apis.PRODUCE, apis.FETCH))
-# Forwarded to the controller; an IncrementalAlterConfigs that names loggers goes to its handler, which forwards the rest.
+# Forwarded to the controller as they came.
 FORWARDED = frozenset(
     (
         apis.CREATE_TOPICS,
         apis.DELETE_TOPICS,
         apis.CREATE_PARTITIONS,
-        apis.ALTER_CONFIGS,
-        apis.INCREMENTAL_ALTER_CONFIGS,
         apis.ELECT_LEADERS,
         apis.UPDATE_FEATURES,
         apis.DESCRIBE_QUORUM,

@@ -87,11 +87,14 @@ class NodeToControllerChannelManager:
         controller = self._controller()
 
         def answered(answer: Answer, now_ms: int) -> None:
+            refusal = "no controller answered"
             if isinstance(answer, PeerFailure):
                 # A request that this node's own controller closes would be closed again.
                 may_retry = not self._peers.is_self(controller)
             elif answer.error_code != error_codes.NONE or answer.response_data is None:
                 may_retry = answer.error_code == error_codes.NOT_CONTROLLER
+                if not may_retry:
+                    refusal = f"the controller refused, with {error_codes.NAMES.get(answer.error_code, answer.error_code)},"
             elif context.api.key in VOTER_CHANGES and is_not_controller(envelope.request_data, answer.response_data):
                 may_retry = True
             else:
@@ -103,7 +106,6 @@ class NodeToControllerChannelManager:
                     retry_at_ms, lambda now_ms: self._forward(context, envelope, done, failures + 1, deadline_ms)
                 )
                 return
-            reason = f"no controller answered its {context.api.name}"
-            self._effects.append(CloseConnection(context.connection, reason))
+            self._effects.append(CloseConnection(context.connection, f"{refusal} its {context.api.name}"))
 
         self._peers.send(controller, self._listener, ENVELOPE, envelope, answered, deadline_ms)

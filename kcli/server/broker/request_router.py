@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kcli.protocol import error_codes
-from kcli.protocol.apis import API_KEYS, API_VERSIONS, FETCH, INCREMENTAL_ALTER_CONFIGS, SHARE_FETCH, Api
+from kcli.protocol.apis import API_KEYS, API_VERSIONS, FETCH, SHARE_FETCH, Api
 from kcli.protocol.framing import encode_response, encode_response_parts, read_request_header, with_correlation_id
 from kcli.protocol.message import Message
 from kcli.protocol.message_errors import MessageError
@@ -25,7 +25,6 @@ from kcli.server.api_versions import highest_version
 from kcli.server.apis.context import BrokerParts, RequestContext
 from kcli.server.apis.produce import first_error
 from kcli.server.apis.registry import FORWARDED, SERVED, Handler, load_handler
-from kcli.server.config.logger_levels import names_loggers
 from kcli.server.events import (
     CloseConnection,
     Connection,
@@ -96,7 +95,7 @@ class RequestRouter:
         if self._requests.is_debug:
             self._log_request(api, version, correlation_id, client_id, connection)
         context = RequestContext(self._parts, self, connection, api, version, correlation_id, client_id, now_ms)
-        if key in FORWARDED and not (key == INCREMENTAL_ALTER_CONFIGS and names_loggers(request)):
+        if key in FORWARDED:
             # It is forwarded as it came. It was decoded so that a malformed request is refused here, with a reason.
             self._parts.controller.forward(context, frame)
         else:

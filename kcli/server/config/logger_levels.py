@@ -14,10 +14,10 @@ resource are checked before the first one is made.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from kcli.protocol import error_codes
-from kcli.protocol.apis import API_KEYS, INCREMENTAL_ALTER_CONFIGS
+from kcli.protocol.apis import API_KEYS, INCREMENTAL_ALTER_CONFIGS, Api
 from kcli.protocol.message import Message
 from kcli.server.config.alter_configs import DELETE, SET, Operation, check_operations
 from kcli.server.config.request_errors import ConfigRequestError, invalid_config, invalid_request
@@ -56,10 +56,7 @@ def alter_loggers(request: Message, node_id: int, loggers: Loggers, *, is_allowe
                 loggers.set_level(name, level)
         except ConfigRequestError as error:
             code, text = error.code, str(error)
-        made = API_KEYS[INCREMENTAL_ALTER_CONFIGS].response.classes["AlterConfigsResourceResponse"]
-        responses[place] = made(
-            error_code=code, error_message=text, resource_type=one.resource_type, resource_name=one.resource_name
-        )
+        responses[place] = alter_response(API_KEYS[INCREMENTAL_ALTER_CONFIGS], one, code, text)
     return responses
 
 
@@ -81,15 +78,23 @@ def _changes(resource: Message, node_id: int, levels: Mapping[str, str]) -> dict
     return {name: level if operation == SET else None for name, operation, level in operations}
 
 
-def without_loggers(request: Message) -> Message:
-    """Return a request for the resources that are not loggers."""
-    others = [one for one in request.resources if one.resource_type != BROKER_LOGGER]
-    return API_KEYS[INCREMENTAL_ALTER_CONFIGS].request.new(resources=others, validate_only=request.validate_only)
+def alter_response(api: Api, resource: Message, code: int, text: str | None) -> Message:
+    """Return the response for one resource of a request of AlterConfigs or IncrementalAlterConfigs."""
+    made = api.response.classes["AlterConfigsResourceResponse"]
+    return made(error_code=code, error_message=text, resource_type=resource.resource_type, resource_name=resource.resource_name)
 
 
-def joined_response(of_loggers: Mapping[int, Message], others: Iterable[Message] = (), throttle_time_ms: int = 0) -> Message:
-    """Return the response to a request whose resources have these responses; `others` are those that are not loggers."""
+def without(api: Api, request: Message, answered: Container[int]) -> Message:
+    """Return the request for the resources that are not answered yet; `answered` has their places in the request."""
+    others = [one for place, one in enumerate(request.resources) if place not in answered]
+    return api.request.new(resources=others, validate_only=request.validate_only)
+
+
+def joined_response(
+    api: Api, answered: Mapping[int, Message], others: Iterable[Message] = (), throttle_time_ms: int = 0
+) -> Message:
+    """Return the response to a request; `others` are the responses of the resources that are not `answered` by their places."""
     responses = list(others)
-    for place in sorted(of_loggers):
-        responses.insert(place, of_loggers[place])
-    return API_KEYS[INCREMENTAL_ALTER_CONFIGS].response.new(responses=responses, throttle_time_ms=throttle_time_ms)
+    for place in sorted(answered):
+        responses.insert(place, answered[place])
+    return api.response.new(responses=responses, throttle_time_ms=throttle_time_ms)

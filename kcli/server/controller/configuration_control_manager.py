@@ -5,11 +5,11 @@ change is refused; the other resources of the request are altered.
 
     resource                                     preprocessed here (list operations, sensitive values)
     -------------------------------------------  ---------------------------------------------------------------------
-    TOPIC, GROUP, CLIENT_METRICS, BROKER ""      yes
-    BROKER, this node                            yes
-    BROKER, another registered node              no: a broker does it before it forwards the request; a controller may be
-                                                 changed by the controllers only
-    BROKER, a node that is not registered        refused with BROKER_ID_NOT_REGISTERED, by a broker with INVALID_REQUEST
+    TOPIC, GROUP, CLIENT_METRICS                 yes
+    BROKER "", BROKER with this node's id        yes, unless a broker has forwarded the request: it has preprocessed it
+                                                 (kcli.server.apis.configs) with its own configuration
+    BROKER, another registered node              no: a controller does not have that node's configuration
+    BROKER, a node that is not registered        refused with BROKER_ID_NOT_REGISTERED
 
 A request that no broker has forwarded may only remove values of cordoned.log.dirs: a controller does not know the directories.
 """
@@ -25,6 +25,7 @@ from kcli.protocol.message import Message
 from kcli.server.config.alter_configs import (
     SET,
     Operation,
+    check_operations,
     check_unforwarded,
     decide,
     decide_replacement,
@@ -49,6 +50,7 @@ class ConfigurationControlManager:
 
         def alter(resource: ConfigResource, configs: list[Message]) -> list[Message]:
             operations = [Operation(config.name, config.config_operation, config.value) for config in configs]
+            check_operations(operations)
             if not info.is_forwarded:
                 check_unforwarded(resource, operations, self._state.image)
             if self._is_preprocessed_here(resource, info):
@@ -73,13 +75,13 @@ class ConfigurationControlManager:
 
     def _is_preprocessed_here(self, resource: ConfigResource, info: ControllerRequestContext) -> bool:
         """Return whether a change is to be checked as a broker does. Raises ConfigRequestError for a node that is not there."""
-        if resource.type != "BROKER" or resource.name in ("", str(self._state.node_id)) or not resource.name.isdecimal():
+        if resource.type != "BROKER":
             return True
-        image, node_id = self._state.image, int(resource.name)
-        if info.is_forwarded:
-            return node_id not in image.brokers
-        if node_id not in image.brokers and node_id not in image.controllers:
-            raise ConfigRequestError(error_codes.BROKER_ID_NOT_REGISTERED, f"node {node_id} is not registered")
+        image = self._state.image
+        if resource.name in ("", str(self._state.node_id)) or not resource.name.isdecimal():
+            return not info.is_forwarded
+        if int(resource.name) not in image.brokers and int(resource.name) not in image.controllers:
+            raise ConfigRequestError(error_codes.BROKER_ID_NOT_REGISTERED, f"node {resource.name} is not registered")
         return False
 
 

@@ -41,7 +41,7 @@ from kcli.protocol.message import Message
 from kcli.protocol.message_errors import MessageError
 from kcli.server.api_versions import describe_api_versions, refusal
 from kcli.server.apis.security import WITHOUT_SECURITY, answer_security
-from kcli.server.config.logger_levels import alter_loggers, joined_response, names_loggers, without_loggers
+from kcli.server.config.logger_levels import alter_loggers, joined_response, names_loggers, without
 from kcli.server.controller.control_managers import DECIDED
 from kcli.server.controller.controller_result import ControllerRequestContext
 from kcli.server.controller.controller_state import ControllerState
@@ -144,13 +144,16 @@ class ControllerApis:
         self, request: Message, context: ControllerRequestContext, answer: Callable[[Message], None]
     ) -> None:
         """Change the levels of this node's loggers, and have the controller decide the other resources."""
-        of_loggers, others = alter_loggers(request, self._state.node_id, self._loggers), without_loggers(request)
+        api, of_loggers = API_KEYS[INCREMENTAL_ALTER_CONFIGS], alter_loggers(request, self._state.node_id, self._loggers)
+        others = without(api, request, of_loggers)
         if not others.resources:
-            answer(joined_response(of_loggers))
+            answer(joined_response(api, of_loggers))
             return
-        self._controller.submit(
-            INCREMENTAL_ALTER_CONFIGS, others, context, lambda response: answer(joined_response(of_loggers, response.responses))
-        )
+
+        def decided(response: Message) -> None:
+            answer(joined_response(api, of_loggers, response.responses))
+
+        self._controller.submit(INCREMENTAL_ALTER_CONFIGS, others, context, decided)
 
     def _api_versions(self, version: int) -> Message:
         return describe_api_versions(version, _SHOWN, self._state.image, self._raft.high_watermark - 1)

@@ -20,6 +20,7 @@ from kcli.log.disk.port import LogDisk
 from kcli.log.rng import Random
 from kcli.network.timing_wheel import Timer
 from kcli.protocol.message import Message
+from kcli.server.authorizer import AllowAll
 from kcli.server.config.dynamic_config import DynamicConfig
 from kcli.server.config.listeners import NOT_BOUND, BoundAddresses
 from kcli.server.config.server_config import ServerConfig
@@ -61,6 +62,7 @@ class ControllerServer:
         self._disk = disk
         self._rng = rng
         self.raft = raft
+        self.authorizer = AllowAll()
         report = loggers[CONTROLLER]
         self.state = ControllerState(cluster_id, rng, DynamicConfig(config, report), lambda: self.raft.next_offset)
         balances = config.get_bool("auto.leader.rebalance.enable")

@@ -327,7 +327,7 @@ def incremental(
 
 
 def test_configs_of_nodes(node: ControllerNode) -> None:
-    """Brokers and controllers that are registered have some; a broker refuses those of others, which Kafka 4.3.1 does, too."""
+    """Brokers and controllers that are registered have some; what a broker forwards, it has checked itself."""
     registered = request(CONTROLLER_REGISTRATION, controller_id=3, incarnation_id=Uuid(b"\3" * 16))
     assert node.ask(CONTROLLER_REGISTRATION, registered).error_code == 0
     node.register(2, 2)
@@ -335,7 +335,12 @@ def test_configs_of_nodes(node: ControllerNode) -> None:
     codes = [0, 0, 0, error_codes.BROKER_ID_NOT_REGISTERED, error_codes.INVALID_REQUEST]
     assert incremental(node, *changes) == codes
     node.connection.is_forwarded = True
-    assert incremental(node, *changes) == [0, 0, *[error_codes.INVALID_REQUEST] * 3]
+    assert incremental(node, *changes) == codes
+    assert incremental(node, (BROKER, "2", [("log.retention.ms", 9, "99")])) == [error_codes.INVALID_REQUEST]
+    wrong = (BROKER, "1", [("log.retention.ms", 0, "soon")])
+    assert incremental(node, wrong) == [0]
+    node.connection.is_forwarded = False
+    assert incremental(node, wrong) == [error_codes.INVALID_REQUEST]
 
 
 def test_configs_are_described_in_slices(node: ControllerNode) -> None:
