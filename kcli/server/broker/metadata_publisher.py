@@ -13,6 +13,8 @@
 A snapshot that arrives while the broker runs replaces the whole image: what differs between the two images counts as changed.
 At the start, everything in the image counts as changed. The coordinators load their partitions when the controller has unfenced
 this broker: until then the leaders in the image can be those before a crash, and the registration replaces them.
+A log that was loaded for a replica which the metadata has removed or moved since then is deleted, too: a replica that came back
+would serve its old records.
 
 Work that takes long is done in slices, in the order of the records.
 """
@@ -25,6 +27,7 @@ from functools import partial
 from typing import NamedTuple
 
 from kcli.format.kafka_uuid import TopicIdPartition, Uuid
+from kcli.format.primitives import TopicPartition
 from kcli.server.broker.assignments_manager import AssignmentsManager
 from kcli.server.broker.replica_moves import ReplicaMoves
 from kcli.server.config.definitions import BROKER_KEYS, TOPIC_KEYS
@@ -190,6 +193,11 @@ class MetadataPublisher:
         self._metadata.client_metrics_changed()
         # The logs were loaded with the settings before that, and with those of their topics at the time.
         self._reconfigure_topics(list(self._metadata.image.topic_ids))
+        loaded = ((log.topic_id, log.topic, log.partition) for log in self._log_manager.all_logs())
+        gone = [
+            (topic, index) for topic_id, topic, index in loaded if topic_id is not None and not self._is_placed(topic_id, index)
+        ]
+        self._stop(list(dict.fromkeys(gone)), "is not placed here any more")
         self._publish(self._all_partitions(), [], {}, now_ms)
 
         def finish(now_ms: int) -> int:
@@ -297,15 +305,14 @@ class MetadataPublisher:
     def _update(self, changed: Iterable[TopicIdPartition], now_ms: int) -> None:
         """Open the logs of partitions that are new here, and apply the state of the others, at once if there are few."""
         known: list[TopicIdPartition] = []
-        moved_away: list[Partition] = []
+        moved_away: list[TopicPartition] = []
         for topic_id, index in changed:
-            registration = self._metadata.partition(topic_id, index)
-            if registration is None:
+            name = self._metadata.topic_name(topic_id)
+            if name is None or self._metadata.partition(topic_id, index) is None:
                 continue
-            partition = self._hosted(topic_id, index)
-            if self._node_id not in registration.replicas:
-                moved_away += [] if partition is None else [partition]
-            elif partition is None:
+            if not self._is_placed(topic_id, index):
+                moved_away += [(name, index)] if self._is_here(topic_id, name, index) else []
+            elif self._hosted(topic_id, index) is None:
                 self._work.append(partial(self._open, topic_id, index))
             else:
                 known.append((topic_id, index))
@@ -329,6 +336,19 @@ class MetadataPublisher:
     def _coordinate(self, partition: Partition, now_ms: int) -> None:
         if self._has_been_unfenced and partition.topic in self._leadership_changed:
             self._leadership_changed[partition.topic](partition, now_ms)
+
+    def _is_placed(self, topic_id: Uuid, index: int) -> bool:
+        """Return whether the metadata has a partition and places a replica on this broker."""
+        registration = self._metadata.partition(topic_id, index)
+        return registration is not None and self._node_id in registration.replicas
+
+    def _is_here(self, topic_id: Uuid, name: str, index: int) -> bool:
+        """Return whether a partition is hosted, or has a log that was loaded and is not hosted yet."""
+        partition = self._replica_manager.partition(name, index)
+        if partition is not None:
+            return partition.topic_id == topic_id
+        logs = (logs.get((name, index)) for logs in (self._log_manager.logs, self._log_manager.future_logs))
+        return any(log is not None and log.topic_id == topic_id for log in logs)
 
     def _hosted(self, topic_id: Uuid, index: int) -> Partition | None:
         """Return the hosted partition; one of a deleted topic of the same name does not count."""
@@ -365,17 +385,16 @@ class MetadataPublisher:
         self._assignments.assign(partition.topic_id, partition.index, directory_id, now_ms)
 
     def _open(self, topic_id: Uuid, index: int, now_ms: int) -> int:
-        """Open or make the log of a partition, if the metadata still has it."""
+        """Open or make the log of a partition, if the metadata still has it; one that was opened before gets its new state."""
         topic = self._metadata.image.topics.get(topic_id)
-        registration = None if topic is None else topic.partitions.get(index)
-        if topic is None or registration is None or self._node_id not in registration.replicas:
+        if topic is None or not self._is_placed(topic_id, index):
             return 1
-        if len(registration.replicas) > 1 and topic_id not in self._unserved:
+        if len(topic.partitions[index].replicas) > 1 and topic_id not in self._unserved:
             self._unserved.add(topic_id)
             text = f"topic {topic.name} has several replicas, and kcli does not copy records between brokers yet"
             self._report(WarningLine(f"{text}: create it with a replication factor of 1", topic=topic.name))
         known = len(self._log_manager.logs)
-        partition = self._replica_manager.create_partition(
+        partition = self._hosted(topic_id, index) or self._replica_manager.create_partition(
             topic,
             index,
             self._topic_configs.log_config(topic.name),
@@ -387,34 +406,36 @@ class MetadataPublisher:
         return LOGS_A_NEW_ONE if len(self._log_manager.logs) > known else 1
 
     def _remove(self, topic: Topic) -> None:
-        hosted = (self._replica_manager.partition(topic.name, index) for index in topic.partitions)
-        self._stop([found for found in hosted if found is not None and found.topic_id == topic.topic_id], "is deleted")
+        here = [(topic.name, index) for index in topic.partitions if self._is_here(topic.topic_id, topic.name, index)]
+        self._stop(here, "is deleted")
         self._metrics.forget_topic(topic.name)
         for coordinator in self._coordinators:
             coordinator.topic_removed(topic)
 
-    def _move_away(self, partitions: list[Partition], now_ms: int) -> None:
+    def _move_away(self, keys: list[TopicPartition], now_ms: int) -> None:
         """Stop partitions whose replicas are on other brokers now."""
-        self._stop(partitions, "has moved to other brokers")
-        for partition in partitions:
+        for partition in self._stop(keys, "has moved to other brokers"):
             self._coordinate(partition, now_ms)
-        for name in {partition.topic for partition in partitions}:
+        for name in {name for name, _ in keys}:
             topic = self._metadata.image.topic(name)
             if topic is None or not any((name, index) in self._replica_manager.partitions for index in topic.partitions):
                 self._metrics.forget_topic(name)
 
-    def _stop(self, partitions: list[Partition], reason: str) -> None:
-        """Stop hosting partitions at once, and delete their logs as work that takes long."""
+    def _stop(self, keys: list[TopicPartition], reason: str) -> list[Partition]:
+        """Stop hosting partitions at once, and delete their logs as work that takes long; return those that were hosted."""
+        partitions = [found for key in keys if (found := self._replica_manager.partition(*key)) is not None]
         self._replica_manager.stop_partitions(partitions)
-        keys = [partition.key for partition in partitions]
         for start in range(0, len(keys), LOGS_DELETED_TOGETHER):
             self._work.append(partial(self._delete, reason, keys[start : start + LOGS_DELETED_TOGETHER]))
         if keys:
             self._deletions += 1
             self._work.append(self._deleted)
+        return partitions
 
-    def _delete(self, reason: str, keys: list[tuple[str, int]], now_ms: int) -> int:
-        self._replica_manager.delete_logs(reason, keys, now_ms)
+    def _delete(self, reason: str, keys: list[TopicPartition], now_ms: int) -> int:
+        """Delete logs, except those of partitions that came back and are hosted again."""
+        gone = [key for key in keys if self._replica_manager.partition(*key) is None]
+        self._replica_manager.delete_logs(reason, gone, now_ms)
         return len(keys)
 
     def _deleted(self, now_ms: int) -> int:

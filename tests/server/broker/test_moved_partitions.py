@@ -5,6 +5,7 @@ Records that it still acknowledged would be lost: the new leader does not have t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,31 +14,44 @@ from kcli.format.kafka_uuid import Uuid
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, FIND_COORDINATOR, HEARTBEAT
 from kcli.protocol.message import Message
+from kcli.server.broker.metadata_publisher import MetadataPublisher
+from kcli.server.raft.metadata_batches import MetadataBatch
 from kcli.state.image_records import new_record
 from tests.server.whole_node import Pending, WholeNode, batch
 
 HERE, ELSEWHERE = 1, 2
+NO_DIRECTORY, OTHER_DIRECTORY, OTHER_ID = Uuid(bytes(16)), Uuid(bytes(15) + b"\1"), Uuid(bytes(15) + b"\2")
+SETTINGS = ("node.id=1", "log.segment.delete.delay.ms=500", "offsets.topic.num.partitions=1")
 
 
 @pytest.fixture
 def node(tmp_path: Path) -> WholeNode:
-    made = WholeNode(tmp_path / "data", "node.id=1", "log.segment.delete.delay.ms=500", "offsets.topic.num.partitions=1")
+    made = WholeNode(tmp_path / "data", *SETTINGS)
     made.create_topic("t", 2)
     return made
 
 
-def move(node: WholeNode, topic: str, index: int, replica: int) -> None:
-    """Commit that a partition has one replica, which leads."""
-    topic_id = node.broker.image.topic_ids[topic]
-    record = new_record(
+def committed(records: list[Message], offset: int) -> MetadataBatch:
+    """A batch of the metadata log."""
+    return MetadataBatch(offset, offset, 0, 0, records, [])
+
+
+def placed(topic_id: Uuid, index: int, replica: int) -> Message:
+    """The record that a partition has one replica, which leads."""
+    return new_record(
         "PartitionChangeRecord",
         topic_id=topic_id,
         partition_id=index,
         replicas=[replica],
         isr=[replica],
         leader=replica,
-        directories=[Uuid(bytes(15) + b"\1") if replica == ELSEWHERE else Uuid(bytes(16))],
+        directories=[OTHER_DIRECTORY if replica == ELSEWHERE else NO_DIRECTORY],
     )
+
+
+def move(node: WholeNode, topic: str, index: int, replica: int) -> None:
+    """Commit that a partition has one replica, which leads."""
+    record = placed(node.broker.image.topic_ids[topic], index, replica)
     node.publish([record])
     node.advance(10)
 
@@ -88,3 +102,59 @@ def test_the_groups_of_a_moved_partition_have_no_coordinator_here(node: WholeNod
     heartbeat = API_KEYS[HEARTBEAT].request.new(group_id="g", generation_id=1, member_id="m")
     assert node.send(HEARTBEAT, 4, heartbeat).result().error_code == error_codes.NOT_COORDINATOR
     assert not node.broker.groups.runtime.shards()
+
+
+@pytest.mark.parametrize("change", ["moved", "deleted", "made again"])
+@pytest.mark.parametrize("step", ["start", "_begin_work"])
+def test_a_change_during_the_start_leaves_no_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str, step: str
+) -> None:
+    """After the logs are loaded, or before they are published. A replica that came back served the records of then."""
+    node = WholeNode(tmp_path / "data", *SETTINGS)
+    topic_id = node.create_topic("t", 2)
+    node.produce("t", 0, batch(b"old"))
+    node.stop()
+    records = [placed(topic_id, 0, ELSEWHERE)] if change == "moved" else [new_record("RemoveTopicRecord", topic_id=topic_id)]
+    if change == "made again":
+        replicas = {"replicas": [HERE], "isr": [HERE], "directories": [NO_DIRECTORY]}
+        records.append(new_record("TopicRecord", name="t", topic_id=OTHER_ID))
+        records.append(
+            new_record("PartitionRecord", partition_id=0, topic_id=OTHER_ID, leader=HERE, leader_epoch=0, **replicas)
+        )
+    real, apply = getattr(MetadataPublisher, step), MetadataPublisher.apply
+
+    def changed(publisher: MetadataPublisher, now_ms: int, *done: Callable[[int], None]) -> None:
+        monkeypatch.setattr(MetadataPublisher, step, real)
+        publisher.apply(committed(records, publisher._metadata.offset + 1), now_ms)
+        monkeypatch.setattr(MetadataPublisher, "apply", without_partitions)
+        real(publisher, now_ms, *done)
+
+    def without_partitions(publisher: MetadataPublisher, batch: MetadataBatch, now_ms: int) -> None:
+        """The controller of this node does not know of the change."""
+        apply(publisher, committed([one for one in batch.records if not hasattr(one, "topic_id")], batch.last_offset), now_ms)
+
+    monkeypatch.setattr(MetadataPublisher, step, changed)
+    node = WholeNode(tmp_path / "data", *SETTINGS)
+    monkeypatch.undo()
+    node.advance(1000)
+    assert directories(node) == {"moved": ["t-1"], "deleted": [], "made again": ["t-0"]}[change]
+    if change == "moved":
+        move(node, "t", 0, HERE)
+    if change != "deleted":
+        assert only(node.produce("t", 0, batch(b"new"))).base_offset == 0
+
+
+def test_a_partition_that_changes_before_its_log_is_made_is_hosted_once(
+    node: WholeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was hosted twice: a coordinator that had the first one would lead on when the second one has stopped."""
+    manager, made = node.broker.replica_manager, []
+    real = manager.create_partition
+    monkeypatch.setattr(manager, "create_partition", lambda *args, **named: made.append(real(*args, **named)) or made[-1])
+    move(node, "t", 0, ELSEWHERE)
+    topic_id, publisher = node.broker.image.topic_ids["t"], node.broker.publisher
+    with monkeypatch.context() as patched:
+        patched.setattr(publisher, "_begin_work", lambda now_ms: None)
+        node.publish([placed(topic_id, 0, HERE)])
+    move(node, "t", 0, HERE)
+    assert [partition.key for partition in made] == [("t", 0)]
