@@ -236,6 +236,7 @@ class KafkaRaftClient:
         self._has_failed = False
         self._stopped: Callable[[int], None] | None = None
         self._role = (Role.UNATTACHED, -1)
+        self._logged_leader = (NO_NODE, -1)
         self.metrics = RaftMetrics()
         self._prepare_delivery()
 
@@ -463,7 +464,13 @@ class KafkaRaftClient:
         self._set_deadline(now_ms)
 
     def _note_role(self, now_ms: int) -> None:
-        role = (self.core.quorum.role, self.epoch)
+        quorum = self.core.quorum
+        # After a start the leader is that of quorum-state, which may be gone: the log names it when it has answered a Fetch.
+        leader = (quorum.leader_id, quorum.epoch)
+        if (quorum.is_leader or quorum.has_fetched) and leader != self._logged_leader and len(self.voters) > 1:
+            self._logged_leader = leader
+            self._report(f"node {quorum.leader_id} leads epoch {quorum.epoch} of the metadata quorum")
+        role = (quorum.role, quorum.epoch)
         if role != self._role:
             self._role = role
             self.metrics.role_taken(role[0], now_ms)
@@ -689,7 +696,5 @@ class KafkaRaftClient:
         if leader == self._reported_leader or is_early:
             return
         self._reported_leader = leader
-        if leader.leader_id != NO_NODE and len(self.voters) > 1:
-            self._report(f"node {leader.leader_id} leads epoch {leader.epoch} of the metadata quorum")
         for listener in self._listeners:
             listener.on_leader_change(leader.leader_id, leader.epoch, now_ms)

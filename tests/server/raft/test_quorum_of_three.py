@@ -304,6 +304,18 @@ def test_a_leader_that_stops_hands_over(quorum: Quorum) -> None:
     assert quorum.elected() is not leader
 
 
+def test_the_log_names_the_leaders_that_lead(quorum: Quorum) -> None:
+    """After a restart of all, quorum-state has the leader of before: to name it looked like two elections in one moment."""
+    for _ in range(3):
+        leader = quorum.elected()
+        quorum.run(quorum.are_equal)
+        for node in quorum.nodes.values():
+            lines = [line for line in node.around.lines if "leads" in line]
+            assert lines == [f"node {leader.node_id} leads epoch {leader.raft.epoch} of the metadata quorum"]
+        for node_id in (1, 2, 3):
+            quorum.restart(node_id)
+
+
 def write_snapshot(quorum: Quorum, node: Node) -> SnapshotId:
     """Let a node write a snapshot of all that is committed, and drop the log below it."""
     around, raft = node.around, node.raft
