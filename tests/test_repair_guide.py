@@ -15,6 +15,26 @@ from pathlib import Path
 import pytest
 
 from kcli.commands.app import main
+from kcli.log.reading import explanation
+from kcli.log.reading.explanation import (
+    BATCH,
+    BIT,
+    BYTE,
+    CLEANED_GAP,
+    COMPANION,
+    ENTRY,
+    FIELD,
+    FILE,
+    GAP,
+    GAP_LARGE,
+    LARGE_GAP,
+    LOG_END,
+    LOST,
+    MOST_DOUBTED,
+    MOST_SEARCHED,
+    OVERFLOW,
+    PAYLOAD,
+)
 from tests.conftest import every_log_set
 from tests.damage.layout import flip
 from tests.doc_examples import WRITES, run_console
@@ -144,3 +164,34 @@ def test_a_repair_is_undone_as_the_page_says(
     assert files_of(logs) != before
     undo(logs, plan, capfd.readouterr().out, tmp_path / "LOGDIR.quarantine" / "1")
     assert files_of(logs) == before
+
+
+# How each row of the table of costs begins, and the numbers of its second column, in their order.
+COSTS = {
+    "one bit, one byte, more of a base offset": [BIT, BYTE, FIELD, BIT],
+    "a sound batch that does not belong to the log": [BATCH, BATCH - GAP],
+    "offsets missing in a log that was not cleaned": [GAP],
+    f"{LARGE_GAP:,} offsets or more missing": [GAP_LARGE],
+    "offsets missing in a cleaned log": [CLEANED_GAP],
+    "a checkpoint, or a snapshot's name": [LOG_END, LOG_END],
+    "an entry of .timeindex or leader-epoch-checkpoint that does not fit": [ENTRY],
+    "an entry of leader-epoch-checkpoint with another epoch": [1],
+    "offsets that overflow": [OVERFLOW],
+    "the first batch after damaged bytes": [PAYLOAD],
+    "nothing is left of a batch": [LOST],
+    "a segment renamed": [FILE, COMPANION],
+}
+
+
+def test_the_costs_of_damages_are_those_of_the_code() -> None:
+    """The page and kcli.log.reading.explanation have one table each; a cost without a row is found, too."""
+    text = PAGE.read_text()
+    rows = re.findall(r"^\| (.*?) \| (.*?) \|$", text.partition("| damage | cost |\n|---|---|\n")[2].partition("\n\n")[0], re.M)
+    assert {name: [int(at) for at in re.findall(r"\d+", cost)] for name, cost in rows} == {
+        next(name for name, _ in rows if name.startswith(begin)): numbers for begin, numbers in COSTS.items()
+    }
+    assert f"To remove a sound batch costs {BATCH}," in text
+    assert f"for the first {MOST_DOUBTED} batches of a segment" in text and f"up to {MOST_SEARCHED:,} batches" in text
+    named = {name for name, value in vars(explanation).items() if re.fullmatch("[A-Z_]+", name) and isinstance(value, int)}
+    used = re.findall("[A-Z_]{3,}", Path(__file__).read_text().partition("# How each row")[2])
+    assert {name for name in named if name in (explanation.__doc__ or "")} <= set(used)
