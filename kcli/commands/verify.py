@@ -43,7 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--repair", action="store_true", help="show what a repair would do; with --apply do it")
     how = group.add_mutually_exclusive_group()
     how.add_argument("--dry-run", action="store_true", help="change nothing (this is the default)")
-    how.add_argument("--apply", "--no-dry-run", dest="apply", action="store_true", help="carry the plan out")
+    how.add_argument("--apply", action="store_true", help="carry the plan out")
+    # The earlier name, by itself: argparse would name both as one word, --apply/--no-dry-run, in its messages.
+    how.add_argument("--no-dry-run", dest="apply", action="store_true", help=argparse.SUPPRESS)
     group.add_argument(
         "--like-kafka", action="store_true", help="cut the log at the first bad batch, as a broker does after a crash"
     )
