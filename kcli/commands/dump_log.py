@@ -37,6 +37,8 @@ SELECTING = (
     *("offset", "time", "key", "header", "producer_id", "transactional", "control", "aborted"),
     *("limit", "tail", "stats", "follow"),
 )
+# The options that only --output kafka has, for it alone checks indexes.
+INDEX_OPTIONS = ("verify_index_only", "index_sanity_check", "max_message_size")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,9 +84,8 @@ def _add_kafka_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--max-message-size",
         type=int,
-        default=DEFAULT_MAX_MESSAGE_BYTES,
         metavar="BYTES",
-        help="of a batch when an index is checked (%(default)s)",
+        help=f"of a batch when an index is checked ({DEFAULT_MAX_MESSAGE_BYTES})",
     )
     group.add_argument(
         "--max-bytes", type=int, default=INT32_MAX, metavar="BYTES", help="read at most this many bytes of each .log"
@@ -126,16 +127,21 @@ def _selects(args: argparse.Namespace) -> str | None:
 
 def _chosen_output(args: argparse.Namespace) -> str:
     selects = _selects(args)
-    if args.output == "auto":
-        return "text" if selects or os.isatty(1) else "kafka"
-    if args.output == "kafka" and selects:
+    checks = next((f"--{name.replace('_', '-')}" for name in INDEX_OPTIONS if getattr(args, name) not in (None, False)), None)
+    output = str(args.output)
+    if output == "auto":
+        output = "text" if selects or (os.isatty(1) and not checks) else "kafka"
+    elif output == "kafka" and selects:
         raise CannotRun(f"{selects} is not possible with --output kafka; use text, json or csv")
-    return str(args.output)
+    if checks and output != "kafka":
+        why = f"{selects} needs another output" if selects else f"this is --output {output}"
+        raise CannotRun(f"{checks} is only for --output kafka, which checks indexes, and {why}")
+    return output
 
 
 def kafka_options(args: argparse.Namespace) -> KafkaDumpOptions:
     """Return the options of kafka-dump-log. Raises CannotRun for an invalid value."""
-    from kcli.inspect.dumping.kafka_text import KafkaDumpOptions
+    from kcli.inspect.dumping.kafka_text import DEFAULT_MAX_MESSAGE_BYTES, KafkaDumpOptions
 
     if args.max_bytes < 0:
         raise CannotRun("--max-bytes takes a number of bytes, 0 or more")
@@ -147,7 +153,7 @@ def kafka_options(args: argparse.Namespace) -> KafkaDumpOptions:
         skip_record_metadata=args.skip_record_metadata,
         verify_index_only=args.verify_index_only,
         index_sanity_check=args.index_sanity_check,
-        max_message_bytes=args.max_message_size,
+        max_message_bytes=DEFAULT_MAX_MESSAGE_BYTES if args.max_message_size is None else args.max_message_size,
         max_bytes=args.max_bytes,
         parser=parser,
     )

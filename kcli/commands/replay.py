@@ -20,6 +20,16 @@ Exit codes: 0 done; 1 the source is damaged (the rest was sent), or --check foun
 2 the command could not run, or ended early. docs/replay.md has examples."""
 
 
+# Options that have no meaning in a dry run without a target, and their defaults; a dry run with --to ignores them.
+TARGET_OPTIONS: dict[str, object] = {
+    **dict.fromkeys(("to_config", "name", "progress")),
+    **dict.fromkeys(("no_create", "restart", "append", "groups", "check"), False),
+    "group": [],
+    "replication_factor": -1,
+    "timeout": 30.0,
+}
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `kcli replay`."""
     parser.add_argument(
@@ -102,6 +112,17 @@ def _add_schedule_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--rate", metavar="N", help="records per second (5000, 20K), or bytes per second (500KB, 10MB)")
 
 
+def _check_target(args: argparse.Namespace) -> None:
+    """Raise CannotRun if nothing says where to, but something what to do there."""
+    if args.to:
+        return
+    if not args.dry_run:
+        raise CannotRun("name the target: --to HOST:PORT, or --dry-run to send nothing")
+    for name, default in TARGET_OPTIONS.items():
+        if getattr(args, name) != default:
+            raise CannotRun(f"--{name.replace('_', '-')} is about the target: name it, too, with --to HOST:PORT")
+
+
 def run(args: argparse.Namespace) -> int:
     """Replay, and return the exit code. Raises CannotRun."""
     from kcli.commands.replay_run import ReplayRun
@@ -110,8 +131,7 @@ def run(args: argparse.Namespace) -> int:
     from kcli.replay.source import SourceError
     from kcli.replay.topic_mapping import MappingError, parse_mapping
 
-    if not args.to and not args.dry_run:
-        raise CannotRun("name the target: --to HOST:PORT, or --dry-run to send nothing")
+    _check_target(args)
     selection = selection_of(args, args.isolation or (READ_UNCOMMITTED if args.aborted else READ_COMMITTED))
     try:
         schedule = parse_schedule(args.speed, args.rate)

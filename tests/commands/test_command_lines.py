@@ -7,8 +7,9 @@ real cluster, and the command must read it, or refuse it in one sentence.
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ import pytest
 
 from kcli.commands.app import COMMANDS, Parser, build_parser, main
 from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, guarded
+from tests.log_builder import PartitionBuilder
 from tests.server.live import LiveServer
 
 VALUES = ("1", "1.5", "a", "a=1")
@@ -143,8 +145,13 @@ ENOUGH: dict[tuple[str, ...], list[str]] = {
 }
 # Values that a cluster takes, where the parser does not say which they are.
 GOOD = {"--command-property": "client.id=x", "--config": "retention.ms=-1", "--timeout-ms": "100", "--state": "Empty"}
-# Options that say what is so without them, for scripts that want to be clear.
-DEFAULTS = {("groups", "reset-offsets", "dry_run")}
+# Options that say what is so without them, for scripts that want to be clear, and those that are read by `vars`.
+DEFAULTS = {
+    ("groups", "reset-offsets", "dry_run"),
+    ("dump-log", "print_data_log"),
+    ("dump-log", "deep_iteration"),
+    *((command, name) for command in ("dump-log", "replay") for name in ("producer_id", "transactional")),
+}
 CLUSTER = ("produce", "consume", "bench", "topics", "configs", "groups", "transactions", "cluster")
 
 
@@ -156,25 +163,32 @@ def test_an_option_has_an_effect_or_is_refused(
 ) -> None:
     """Pairs of options are drawn, too: the one may take the effect of the other."""
     (tmp_path / "input").write_bytes(b"x\n")
-    (tmp_path / "empty").write_bytes(b"")
     where = ["--bootstrap-server", f"127.0.0.1:{server.port}"]
     files = [str(tmp_path / "input")] if line.words == ("produce",) else []
     main_words = ENOUGH.get(line.words, required(line.parser))
+    check_effects(line, lambda: [*main_words, *where], files, tmp_path, capfd)
+
+
+def check_effects(
+    line: Line, main_words: Callable[[], list[str]], files: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Give a command each option, and as many pairs of options: it reads them, or refuses them in a sentence."""
+    (tmp_path / "empty").write_bytes(b"")
     options = {}
     for one in line.parser._actions:
         if one.option_strings and one.dest not in ("help", "bootstrap_server", "follow"):
             name = one.option_strings[0]
             good = str(tmp_path / "empty") if name in ("--command-config", "--from-file") else GOOD.get(name)
-            options[one.dest] = [name] if one.nargs == 0 else [name, good or value_for(line.parser, one)]
+            options.setdefault(one.dest, [name] if one.nargs == 0 else [name, good or value_for(line.parser, one)])
     rng = random.Random(" ".join(line.words))
     drawn = [(name,) for name in options] + [tuple(rng.sample(sorted(options), 2)) for _ in range(len(options))]
     for names in drawn:
-        words = [word for name in names if options[name][0] not in main_words for word in options[name]]
-        found = Watched()
+        found, enough = Watched(), main_words()
+        words = [word for name in names if options[name][0] not in enough for word in options[name]]
         parser = build_parser(line.words[0])
         assert isinstance(parser, Parser)
         try:
-            parser.parse_args([*line.words[1:], *main_words, *where, *words, *files], found)
+            parser.parse_args([*line.words[1:], *enough, *words, *files], found)
         except SystemExit as ended:
             assert ended.code == EXIT_CANNOT_RUN
             continue
@@ -185,6 +199,30 @@ def test_an_option_has_an_effect_or_is_refused(
         assert "Traceback" not in message and "a fault in kcli itself" not in message, (words, message)
         unread = {name for name in names if name not in seen and (*line.words, name) not in DEFAULTS}
         assert (code != EXIT_OK and message) or not unread, (words, unread)
+
+
+# ---------------------------------------------------------------------------------------------------- with a directory
+
+TOOLS = ("dump-log", "verify", "compact", "describe", "replay", "format")
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("line", [one for one in LINES if one.words[0] in TOOLS], ids=lambda line: " ".join(line.words))
+def test_an_option_of_a_tool_has_an_effect_or_is_refused(line: Line, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The same for the commands that read and write log directories; each line gets a directory of its own."""
+    numbers = itertools.count()
+
+    def words() -> list[str]:
+        directory = tmp_path / str(next(numbers))
+        if line.words[0] == "format":
+            return ["--config", f"log.dirs={directory}"]
+        log = PartitionBuilder(directory / "t-0")
+        for _ in range(3):
+            log.append([(b"k", b"v")])
+        log.flush()
+        return [str(directory), *(["--dry-run"] if line.words[0] == "replay" else [])]
+
+    check_effects(line, words, [], tmp_path, capfd)
 
 
 @pytest.mark.ci
