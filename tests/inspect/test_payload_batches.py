@@ -160,9 +160,10 @@ def test_a_torn_tail_holds_no_batches(tmp_path: Path, payload: str) -> None:
 
 
 def test_a_candidate_inside_is_a_remark_and_taken_on_request_only(tmp_path: Path) -> None:
-    """Length and records are both wrong, so nothing shows where the batch ends: what looks like batches in it is told of."""
+    """Length and records are both wrong, and so is the batch in which the length ends: nothing shows where the log goes on."""
     log = Log(tmp_path / "t-0", b"value")
     log.state_size(log.starts[5] - log.victim + 7)
+    log.flip(log.starts[5] + HEADER_BYTES + 3)
     log.flip(log.victim + HEADER_BYTES + 3)
     kept, lost, inner = log.salvage()
     assert (kept, lost, inner) == ([0, 5], [(10, None)], 2)

@@ -11,10 +11,10 @@ batch. These questions are asked in this order; the first yes decides:
              length? Tried are: the stated length (the magic     (the entry is complete)        length and the magic
              may be wrong), that length with one bit flipped,
              the file's end if it is near; then, if the stated
-             length leads nowhere, every sound batch and every
-             header with the next offset
-    recorded Is the stated end inside of a sound batch with     there                          what is at the stated end
-             exactly the next offset, which leads on? Or skip    (the entry is lost)            is payload of that batch;
+             length leads nowhere, the next sound batches, and
+             headers with the next offset up to the last of them
+    recorded Is the stated end inside of sound batches, from    there                          what is at the stated end
+             exactly the next offset on, that lead on? Or skip   (the entry is lost)            is payload of that batch;
              record_count records by their length fields. Do                                    or two sources agree, or
              they end at the stated end? Or at a later sound                                    one of them is impossible
              batch, if the stated end is impossible or inside
@@ -30,6 +30,9 @@ batch. These questions are asked in this order; the first yes decides:
     resumed  Is there a sound batch behind the entry to which    there (all before it is        the batch is known to
              the .index points, or from which a chain of         lost)                          belong to the log
              headers leads on?
+    between  Or a run of sound batches that ends at another         there                          the damaged header
+             damaged batch, and is not cheaper as payload                                          behind the run shows it
+             (kcli.log.reading.explanation)?
     none     There is no evidence that the log continues.        nowhere; the user decides
 
 The answer is not "stated" if another position has a header with the next offset and a chain that leads on: then the length is
@@ -39,6 +42,8 @@ A chain of headers leads on if each begins where the previous batch ends, with a
 points at, to the end of the file, or to preallocated zeros. Payload does not do that unless it is the end of its batch: it is
 followed by the rest of its record, which is not a header. A search for "resumed" skips what a second damaged batch seems to
 contain, and the extent that the entry states: to the file's end if its length exceeds the file; none if it cannot be a header.
+
+A run between two damaged places is compared up to the next batch from which a chain leads on, or to the end of the search.
 
 A batch that the log seems to continue with, elsewhere than at the stated end, may still be the end of the last record of the
 damaged one: nothing in the file then leads to it. If offsets are missing behind it, in a segment that the cleaner has not
@@ -55,7 +60,7 @@ wrong length count against a budget of the file (SearchBudget); when it is spent
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import takewhile
+from itertools import chain, islice, takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format import limits
@@ -85,10 +90,12 @@ from kcli.log.reading.index_positions import IndexPositions
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch
-    from kcli.log.reading.explanation import LogWitnesses
+    from kcli.log.reading.explanation import LogWitnesses, SoundRun
 
 # The cost in the budget of a position that looks like a sound batch, regardless of its size.
-CANDIDATE_COST_BYTES = 64 * 1024
+CANDIDATE_COST_BYTES = 1024
+# How many sound batches behind an entry are tried as its end: the log's next one, and what may be payload before it.
+MOST_ENDS = 64
 # Within this distance of the file's end the end is always tried as the end of a batch: twice Kafka's default max.message.bytes.
 NEAR_END_BYTES = 2 * 1024 * 1024
 # The largest size of a batch that is tried: more than the 100 MiB of Kafka's default socket.request.max.bytes.
@@ -141,6 +148,7 @@ class Resynchroniser:
         self._near_start, self._near = 0, b""  # bytes of the file from the entry on
         self._positions = positions
         self._budget = SearchBudget(file.size())
+        self._run_budget = SearchBudget(file.size())
         self._start_over(0)
 
     def _start_over(self, end: int) -> None:
@@ -181,7 +189,7 @@ class Resynchroniser:
 
         batches, headers = Batches(), list[RecordBatch]()
         for one in HeaderReader(self._file, start, self._file.size()).headers():
-            if len(batches) == EXPLAINED_BATCHES or not isinstance(one, RecordBatch) or not self._is_whole(one):
+            if len(batches) == EXPLAINED_BATCHES or not isinstance(one, RecordBatch) or not self._is_whole(one, self._budget):
                 break
             headers.append(one)
             row = Batch(one.position, one.end_position, one.base_offset, one.last_offset, one.partition_leader_epoch)
@@ -199,9 +207,9 @@ class Resynchroniser:
         """Return True if the cleaner was not in the segment of a sound batch: it removes records without keys."""
         return not header.is_control and self._has_keyless(header)
 
-    def _is_whole(self, header: RecordBatch) -> bool:
+    def _is_whole(self, header: RecordBatch, budget: SearchBudget) -> bool:
         """Return True if a sound batch has this header; False if the budget is spent."""
-        return self._budget.take(max(header.size_bytes, 0)) and is_sound(self._file, header.position)
+        return budget.take(max(header.size_bytes, 0)) and is_sound(self._file, header.position)
 
     def _has_gap_behind(self, position: int) -> bool:
         """Return True if offsets are missing between the batch at a byte and the next one."""
@@ -225,11 +233,13 @@ class Resynchroniser:
             if not isinstance(header, RecordBatch) or not can_be_header(header) or not self._budget.take(PROBE_BYTES):
                 break
             is_confirmed = has_gap and before is not None and header.base_offset > before.last_offset
-            found = is_confirmed or (is_thinned(header) and self._is_whole(header))
+            found = is_confirmed or (is_thinned(header) and self._is_whole(header, self._budget))
             if found:
                 break
             is_gap = before is not None and header.base_offset > before.next_offset
-            has_gap = is_gap and before is not None and self._is_whole(before) and self._is_whole(header)
+            has_gap = (
+                is_gap and before is not None and self._is_whole(before, self._budget) and self._is_whole(header, self._budget)
+            )
             before = header
         self._cleaned.keep([(position, found)])
         return found
@@ -249,7 +259,7 @@ class Resynchroniser:
         followers: list[int] = []  # positions of headers with exactly the next offset
         if proven is None and (around is not None or not (continues and leads_on)):
             # The length is wrong: the batches that it extends over, or those after it, show where the entry ends.
-            followers = list(self._next_offsets(header, *self._extent(header)))
+            followers = self._followers(header, legacy=legacy)
             proven = self._far_end_of_crc(header, followers, legacy=legacy)
         if proven is not None:
             return Continuation(proven, True)
@@ -305,18 +315,30 @@ class Resynchroniser:
         return end if other is None or stated + other.size_bytes <= end else None
 
     def _batch_around(self, header: RecordBatch | LegacyBatch, stated: int) -> int | None:
-        """Return the byte of a sound batch with exactly the next offset that begins before the stated end and ends after it.
+        """Return the byte of sound batches with exactly the next offset that begin before the stated end and end after it.
 
-        A chain leads on from it, and it is not inside the entry's records: then it is not payload, but the bytes at the stated
-        end are.
+        They lead on, and are not inside the entry's records: then they are not payload, but the bytes at the stated end are.
         """
         for at in self._next_offsets(header, header.position + least_size(header), stated):
-            behind = header_at(self._file, at)
-            if behind is None or at + behind.size_bytes <= stated or not is_sound(self._file, at):
+            if not self._crosses(at, stated) or is_within_record(self._file, header.position, at, self._budget):
                 continue
-            if self._chain_end(at) is None and not is_within_record(self._file, header.position, at, self._budget):
+            run = None if self._chain_end(at) is None else self._run(at, self._end)
+            if run is None or self._is_of_log(run, self._end):
                 return at
         return None
+
+    def _crosses(self, position: int, target: int) -> bool:
+        """Return True if consecutive sound batches lead from a byte to one that contains byte `target`, not as its first."""
+        for header in HeaderReader(self._file, position, self._end).headers():
+            if (
+                header.position >= target
+                or not self._budget.take(max(header.size_bytes, 0))
+                or not is_sound(self._file, header.position)
+            ):
+                return False
+            if header.end_position > target:
+                return True
+        return False
 
     def _can_be_batch(self, header: RecordBatch | LegacyBatch, *, legacy: bool) -> bool:
         """Return True if an entry may be a damaged batch, whose payload must not be searched; weak for formats 0, 1."""
@@ -456,16 +478,28 @@ class Resynchroniser:
 
     def _far_end_of_crc(self, header: RecordBatch | LegacyBatch, followers: Sequence[int], *, legacy: bool) -> int | None:
         """Return the end that the entry's CRC proves: a sound batch, a header with the next offset, or the file's end."""
-        ends = {*self._sound_batches(*self._extent(header), legacy=legacy), *followers}
-        if self._end <= header.position + FARTHEST_END_BYTES:
+        sound, is_end = self._near_sound_batches(header, legacy=legacy)
+        ends = {*sound, *followers}
+        if is_end and self._end <= header.position + FARTHEST_END_BYTES:
             ends.add(self._end)
         return self._end_of_crc(header, ends)
 
-    def _extent(self, header: RecordBatch | LegacyBatch) -> tuple[int, int]:
-        """Return the bytes [start, end) in which the next batch may begin, regardless of the entry's length."""
+    def _followers(self, header: RecordBatch | LegacyBatch, *, legacy: bool) -> list[int]:
+        """Return the bytes of headers with exactly the next offset, regardless of the entry's length."""
+        sound, is_end = self._near_sound_batches(header, legacy=legacy)
+        start = header.position + least_size(header)
+        return list(self._next_offsets(header, start, self._farthest(header) if is_end else sound[-1] + 1))
+
+    def _near_sound_batches(self, header: RecordBatch | LegacyBatch, *, legacy: bool) -> tuple[list[int], bool]:
+        """Return the first sound batches at which the entry may end; True if there are no more."""
+        start, end = header.position + least_size(header), self._farthest(header)
+        found = list(islice(self._sound_batches(start, end, legacy=legacy), MOST_ENDS))
+        return found, len(found) < MOST_ENDS
+
+    def _farthest(self, header: RecordBatch | LegacyBatch) -> int:
+        """Return the byte before which the entry ends, regardless of its length."""
         indexed = self._indexed_behind(header.position)
-        farthest = min(header.position + FARTHEST_END_BYTES, self._end if indexed is None else indexed + 1)
-        return header.position + least_size(header), farthest
+        return min(header.position + FARTHEST_END_BYTES, self._end if indexed is None else indexed + 1)
 
     def _whole_end(self, position: int, *, legacy: bool) -> int | None:
         """Return the end that the CRC of the header at a byte proves, regardless of its length, or None."""
@@ -477,7 +511,7 @@ class Resynchroniser:
         near = self._near_end_of_crc(header, [stated] if fits else [])
         if near is not None:
             return near
-        return self._far_end_of_crc(header, list(self._next_offsets(header, *self._extent(header))), legacy=legacy)
+        return self._far_end_of_crc(header, self._followers(header, legacy=legacy), legacy=legacy)
 
     def _likely_ends(self, header: RecordBatch | LegacyBatch) -> set[int]:
         """Return the ends of the entry with one bit of its length flipped, if a header is there or the file ends there."""
@@ -566,14 +600,70 @@ class Resynchroniser:
         """Return where the log continues at or after byte `start`, or at an index entry after byte `position`."""
         indexed = self._indexed_behind(position)
         end = self._end if indexed is None else min(indexed, self._end)
-        if start < end:
+        if start < end and self._budget.left >= CANDIDATE_COST_BYTES:
             # A sound batch that begins within the skipped bytes may extend beyond them: nothing inside it counts either.
-            for found in self._leading_on(position + 1, start, end, legacy=legacy):
-                # The records of the entry, and of the batch at its stated end.
-                is_payload = any(is_within_record(self._file, at, found, self._budget) for at in (position, start))
-                if not is_payload and not self._is_within_damaged(position, found):
+            for found in chain(self._leading_on(position + 1, start, end, legacy=legacy), (None,)):
+                run = self._run_before(position, start, end if found is None else found)
+                if run is not None:
+                    return Continuation(run, False)
+                if found is not None and not self._is_payload(position, start, found, self._budget):
                     return Continuation(found, False)
         return Continuation(indexed, False)
+
+    def _is_payload(self, position: int, start: int, found: int, budget: SearchBudget) -> bool:
+        """Return True if byte `found` is in the records of the entry, of the batch at its stated end, or of a damaged one."""
+        if any(is_within_record(self._file, at, found, budget) for at in (position, start)):
+            return True
+        return self._is_within_damaged(position, found, budget)
+
+    def _run_before(self, position: int, start: int, end: int) -> int | None:
+        """Return the byte in [start, end) of a run of sound batches that ends at another damaged place, and is of the log.
+
+        `end` is where the log surely goes on, or the end of the search.
+        """
+        budget = self._run_budget
+        found = find_batch(self._file, position + 1, end, budget=budget)
+        while found is not None:
+            run = self._run(found, end)
+            is_of_log = run is not None and found >= start and self._is_of_log(run, end)
+            if is_of_log and not self._is_payload(position, start, found, budget):
+                return found
+            header = header_at(self._file, found)
+            behind = run.end if run is not None else found + 1 if header is None else found + header.size_bytes
+            found = find_batch(self._file, max(behind, found + 1), end, budget=budget)
+        return None
+
+    def _run(self, position: int, end: int) -> SoundRun | None:
+        """Return the consecutive sound batches of format 2 from a byte on, with ascending offsets, that end before `end`."""
+        from kcli.log.reading.explanation import SoundRun
+
+        run: SoundRun | None = None
+        for header in HeaderReader(self._file, position, end).headers():
+            if not isinstance(header, RecordBatch) or header.end_position > end or not can_be_header(header):
+                break
+            if (run is not None and header.base_offset < run.next_offset) or not self._is_whole(header, self._run_budget):
+                break
+            first, base_offset, continued = header.position, header.base_offset, 0
+            if run is not None:
+                first, base_offset = run.position, run.base_offset
+                continued = run.continued + (header.base_offset == run.next_offset)
+            epoch = header.partition_leader_epoch
+            run = SoundRun(first, header.end_position, base_offset, header.next_offset, epoch, continued)
+        return run
+
+    def _is_of_log(self, run: SoundRun, end: int) -> bool:
+        """Return True if the cheapest explanation takes a run for batches of the log; byte `end` is that of _run_before."""
+        from kcli.log.reading.explanation import SECTOR_BYTES, Behind, is_of_log
+
+        # The last byte of a batch is often a zero, as the next sector's first one may be.
+        sector = (run.end - 1 + SECTOR_BYTES - 1) // SECTOR_BYTES * SECTOR_BYTES
+        zeros = self._file.read_at(sector, SECTOR_BYTES)
+        head = self._file.read_at(run.end, HEADER_BYTES)
+        behind = Behind(head, max(sector - run.end, 0), len(zeros) > 0 and not any(zeros))
+        header = plausible_header(self._file, end) if end < self._end else None
+        if header is not None:
+            behind = behind._replace(end_offset=header.base_offset, leader_epoch=header.partition_leader_epoch)
+        return is_of_log(run, self._floor, behind)
 
     def _leading_on(self, position: int, start: int, end: int, *, legacy: bool) -> Iterator[int]:
         """Yield the sound batches in [start, end) from which a chain leads on; the search begins at byte `position`."""
@@ -611,26 +701,26 @@ class Resynchroniser:
             results.append((position, _Search(found, self._floor, least)))
         kept.keep(results)
 
-    def _is_within_damaged(self, position: int, found: int) -> bool:
+    def _is_within_damaged(self, position: int, found: int, budget: SearchBudget) -> bool:
         """Return True if a plausible header between two bytes has a batch that contains `found`, and is not payload itself.
 
         The batch exceeds the file, or a chain leads on from its end: `found` is then inside the records of a damaged batch.
         If other fields than the base offset, the length and the magic are damaged as well, its end must be that of the file, or
         a header with a later offset must be there, from which a chain leads on.
         """
-        for header in sized_headers(self._file, position + 1, found, self._budget):
+        for header in sized_headers(self._file, position + 1, found, budget):
             if header is None:
                 return True  # the budget is spent, and it is unknown
             is_around = header.end_position > found and self._encloses(header, found)
-            if is_around and not is_within_record(self._file, position, header.position, self._budget):
+            if is_around and not is_within_record(self._file, position, header.position, budget):
                 return True
-        for header in plausible_headers(self._file, position + 1, found, self._budget):
+        for header in plausible_headers(self._file, position + 1, found, budget):
             if header is None:
                 return True  # the budget is spent, and it is unknown
             if header.end_position <= found or not self._floor <= header.base_offset <= self._floor + INT32_MAX:
                 continue
             leads_on = header.end_position > self._end or self._chain_end(header.end_position) is None
-            if leads_on and not is_within_record(self._file, position, header.position, self._budget):
+            if leads_on and not is_within_record(self._file, position, header.position, budget):
                 return True
         return False
 
