@@ -3,6 +3,8 @@
     step       when                                        does
     ---------  ------------------------------------------  ----------------------------------------------------------------
     append     the leader appended a record                applies it, and keeps what reverts it
+    prepare,   the leader is about to append a record,     the same, in time slices: a record that is prepared is committed
+    confirm    and has appended those that are prepared    by no offset before it is confirmed
     commit     the high watermark moved                    drops what reverts the records below it
     roll_back  the leader lost its leadership              reverts all records that are not committed
     committed  a snapshot is to be written                 returns a frozen copy without the records that are not committed
@@ -92,9 +94,23 @@ class SpeculativeState(Generic[_State, _Record]):
         self._apply = apply
         self._undo: list[Any] = []  # of all records that are not committed
         self._uncommitted: deque[int] = deque()  # offset and number of undo entries of each record
+        self._prepared = 0  # the number of undo entries, the last ones, of records that are prepared
 
     def append(self, record: _Record, offset: int) -> None:
         """Apply a record that this leader appended. Raises what the state raises, which is then as before."""
+        self._uncommitted += (offset, self._apply_revertibly(record, offset))
+
+    def prepare(self, record: _Record, offset: int) -> None:
+        """Apply a record that will be appended; `confirm` or `roll_back` comes before any `append`. Raises as `append`."""
+        self._prepared += self._apply_revertibly(record, offset)
+
+    def confirm(self, last_offset: int) -> None:
+        """Take the records that are prepared as appended in one batch, whose last offset is given."""
+        self._uncommitted += (last_offset, self._prepared)
+        self._prepared = 0
+
+    def _apply_revertibly(self, record: _Record, offset: int) -> int:
+        """Return the number of undo entries."""
         undo = self._undo
         before = len(undo)
         self.state.undo = undo
@@ -106,7 +122,7 @@ class SpeculativeState(Generic[_State, _Record]):
             del undo[before:]
             raise
         self.state.undo = None
-        self._uncommitted += (offset, len(undo) - before)
+        return len(undo) - before
 
     def commit(self, last_offset: int) -> None:
         """Take the records up to this offset as committed."""
@@ -117,8 +133,9 @@ class SpeculativeState(Generic[_State, _Record]):
         del self._undo[:count]
 
     def roll_back(self, from_offset: int = 0) -> None:
-        """Revert the records that are not committed, from an offset on."""
-        uncommitted, count = self._uncommitted, 0
+        """Revert the records that are prepared, and those that are not committed from an offset on."""
+        uncommitted, count = self._uncommitted, self._prepared
+        self._prepared = 0
         while uncommitted and uncommitted[-2] >= from_offset:
             count += uncommitted.pop()
             uncommitted.pop()

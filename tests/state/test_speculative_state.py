@@ -43,6 +43,28 @@ def test_a_state_is_rolled_back_to_what_is_committed(committed: int) -> None:
     assert state_of(snapshot) == state_of(frozen)
 
 
+@pytest.mark.parametrize("at", range(0, 36, 5))
+def test_records_that_are_prepared_count_when_they_are_confirmed(at: int) -> None:
+    """Until then no commit reaches them, and a roll back reverts them, whatever its offset is."""
+    records = every_kind()
+    state = appended(records[:at])
+    before = copy.deepcopy(state_of(applied(records[:at])))
+    for record in records[at:]:
+        state.prepare(record, at)
+    state.commit(99)
+    assert state_of(state.committed()) == before
+    state.roll_back(99)
+    assert state_of(state.state) == before
+    for record in records[at:]:
+        state.prepare(record, at)
+    state.confirm(len(records) - 1)
+    state.commit(len(records) - 2)
+    assert state_of(state.committed()) == before
+    state.commit(len(records) - 1)
+    state.roll_back()
+    assert state_of(state.state) == state_of(state.committed()) == state_of(applied(records))
+
+
 def test_a_record_that_does_not_fit_leaves_nothing_to_revert() -> None:
     records = every_kind()
     state = appended(records)

@@ -257,6 +257,15 @@ class ControllerState:
         self._speculative.append(record, offset)
         self._follow(record)
 
+    def prepare(self, record: Message, offset: int) -> None:
+        """Apply a record that this controller is about to append. Raises StateError if it does not fit."""
+        self._speculative.prepare(record, offset)
+        self._follow(record)
+
+    def confirm(self, last_offset: int) -> None:
+        """Note that the records that are prepared are appended."""
+        self._speculative.confirm(last_offset)
+
     def replay(self, record: Message | ControlRecord, offset: int) -> None:
         """Apply a committed record of another leader or of a snapshot. Raises StateError if it does not fit."""
         if self._loading is not None:
@@ -269,9 +278,9 @@ class ControllerState:
         """Take the records up to this offset as committed."""
         self._speculative.commit(last_offset)
 
-    def roll_back(self) -> None:
-        """Revert all records that are not committed."""
-        self._speculative.roll_back()
+    def roll_back(self, from_offset: int = 0) -> None:
+        """Revert the records that are prepared, and those that are not committed from an offset on."""
+        self._speculative.roll_back(from_offset)
         self._settings_key = None
         self.dynamic.follow(self.image)
 

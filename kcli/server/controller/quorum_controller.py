@@ -7,6 +7,8 @@
               kraft.version before them, in a batch of its own). A request of an administrator is refused if it makes more
               than MAX_RECORDS_PER_APPEND records; the records that follow from a broker's state are split into batches of
               SPLIT_RECORDS
+    prepare   a larger batch, which may not be split, is applied before it is appended, in time slices. A client that asks for
+              the state in between is answered afterwards
     commit    the raft client delivers them to its listeners; then the response is sent
     nothing   a decision without records is also answered only when all earlier records are committed, which it may be based on
 
@@ -42,7 +44,7 @@ in neither              unclean: records may be lost
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
 from itertools import islice
 from typing import NamedTuple
@@ -61,7 +63,7 @@ from kcli.server.log_lines import WarningLine, fault_line
 from kcli.server.metrics.sampled import Sampled
 from kcli.server.raft.kafka_raft_client import KafkaRaftClient, NotLeaderError
 from kcli.server.raft.messages import SnapshotId
-from kcli.server.raft.metadata_batches import MAX_RECORDS_PER_APPEND, MetadataBatch, encode_metadata_record, new_record
+from kcli.server.raft.metadata_batches import MAX_RECORDS_PER_APPEND, EncodedRecords, MetadataBatch, new_record
 from kcli.server.raft.raft_manager import check_features
 from kcli.server.scheduler import Scheduler
 from kcli.state.metadata_image import MetadataImage
@@ -154,6 +156,7 @@ class QuorumController:
         self._report = report
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()  # (offset to be committed, answer)
         self._is_deciding = False  # a decision is between two time slices, or waits for its first
+        self._is_preparing = False  # a part of its records is applied, and none is appended
         self._queue: deque[tuple[Callable[[int], Iterator[None]], int]] = deque()  # and when it was enqueued
         self._last_append_ms = 0
         self._activations = 0  # periodic tasks belong to one
@@ -224,16 +227,31 @@ class QuorumController:
 
         If the controller loses its leadership before that, the answer is made again, from the committed records.
         """
+        if self._is_preparing:
+            self._after_decision(lambda: self.read(make, respond))
+            return
         response = make()
         self.when_committed(lambda: respond(response), lambda: respond(make()))
 
     def when_committed(self, committed: Callable[[], None], lost: Callable[[], None]) -> None:
         """Call `committed` when all records of the state are committed, or `lost` if some are reverted instead."""
+        if self._is_preparing:
+            self._after_decision(lambda: self.when_committed(committed, lost))
+            return
         last_offset = self._raft.next_offset - 1
         if not self.is_active or (last_offset < self._raft.high_watermark and not self._waiting):
             committed()
         else:
             self._waiting.append((last_offset, lambda: committed() if self.is_active else lost()))
+
+    def _after_decision(self, call: Callable[[], None]) -> None:
+        """Call something when the decision that is being made has ended, before the next ones that are enqueued later."""
+
+        def begin(now_ms: int) -> Iterator[None]:
+            call()
+            yield from ()
+
+        self._enqueue(begin, self._scheduler.now_ms)
 
     def _enqueue(self, begin: Callable[[int], Iterator[None]], now_ms: int) -> None:
         """Begin a decision, now or when those before it are done."""
@@ -327,14 +345,15 @@ class QuorumController:
         in_slice = 0
         while True:
             batch: list[Message] = []
-            values: list[bytes] = []
+            encoded = EncodedRecords()
             while len(batch) < limit:
                 checked = list(islice(remaining, min(SLICE_RECORDS, limit - len(batch))))
                 if not checked:
                     break
                 made = [record for record in checked if record is not None]
                 batch += made
-                values += map(encode_metadata_record, made)
+                for record in made:
+                    encoded.add(record)
                 in_slice += len(checked)
                 if in_slice >= SLICE_RECORDS:
                     in_slice = 0
@@ -348,11 +367,7 @@ class QuorumController:
                 yield
             if self._raft.epoch != epoch:
                 raise NotLeaderError("a new epoch of the metadata quorum began while the request was decided")
-            base_offset = self._raft.next_offset
-            last_offset = self._raft.append(batch, now_ms, values)
-            self._last_append_ms = now_ms
-            self.metrics.applied(last_offset, self._timer.wall.at(now_ms))
-            self._apply(batch, base_offset)
+            last_offset = yield from self._append_batch(batch, encoded, epoch, now_ms)
             if not self.is_active:
                 raise NotLeaderError("this controller cannot apply what it has appended, and has resigned")
         if answer is None:
@@ -361,6 +376,46 @@ class QuorumController:
             answer()
         else:
             self._waiting.append((last_offset, answer))
+
+    def _append_batch(
+        self, batch: list[Message], encoded: EncodedRecords, epoch: int, now_ms: int
+    ) -> Generator[None, None, int]:
+        """Append a batch and apply it, a large one in time slices before that; return its last offset. Raises as `_append`."""
+        is_large = len(batch) > SPLIT_RECORDS
+        try:
+            if is_large:
+                yield from self._prepare(batch, epoch)
+            base_offset = self._raft.next_offset
+            last_offset = self._raft.append(batch, now_ms, encoded)
+        except Exception:
+            if is_large:
+                self.state.roll_back(self._raft.next_offset)
+            raise
+        self._last_append_ms = now_ms
+        self.metrics.applied(last_offset, self._timer.wall.at(now_ms))
+        if is_large:
+            self.state.confirm(last_offset)
+        else:
+            self._apply(batch, base_offset)
+        return last_offset
+
+    def _prepare(self, batch: list[Message], epoch: int) -> Iterator[None]:
+        """Apply the records of a large batch in time slices. Raises NotLeaderError after a resignation, which reverts them."""
+        base_offset = self._raft.next_offset
+        self._is_preparing = True
+        try:
+            for number, record in enumerate(batch):
+                if number and number % SLICE_RECORDS == 0:
+                    yield
+                    if not self.is_active or self._raft.epoch != epoch:
+                        raise NotLeaderError("a new epoch of the metadata quorum began while the request was decided")
+                self.metrics.count_election(self.state.image, record)
+                self.state.prepare(record, base_offset + number)
+        except FormatError:
+            self.metrics.metadata_errors += 1
+            raise
+        finally:
+            self._is_preparing = False
 
     def _apply(self, batch: list[Message], base_offset: int) -> None:
         """Apply appended records to the image; if one does not fit, this controller must not decide anything more."""

@@ -15,7 +15,7 @@ brokers in controlled shutdown, and those whose directories are all cordoned, ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from kcli.log.rng import Random
@@ -29,6 +29,14 @@ class UsableBroker(NamedTuple):
     broker_id: int
     rack: str
     is_fenced: bool
+
+
+class Assignments(NamedTuple):
+    """The replicas of new partitions; those that are placed are made while they are iterated over, which is possible once."""
+
+    partitions: int
+    replication_factor: int
+    replicas: Iterable[list[int]]
 
 
 class _BrokerList:
@@ -78,8 +86,8 @@ class StripedReplicaPlacer:
     def __init__(self, rng: Random) -> None:
         self._rng = rng
 
-    def place(self, brokers: Sequence[UsableBroker], partitions: int, replication_factor: int) -> list[list[int]]:
-        """Return the replicas of each new partition. Raises ApiError if there are too few brokers."""
+    def place(self, brokers: Sequence[UsableBroker], partitions: int, replication_factor: int) -> Assignments:
+        """Return the replicas of each new partition, one of them not fenced. Raises ApiError if there are too few brokers."""
         fault, rng = None, self._rng
         unfenced = sum(not broker.is_fenced for broker in brokers)
         if replication_factor < 1:
@@ -94,15 +102,19 @@ class StripedReplicaPlacer:
         names = sorted({broker.rack for broker in brokers})
         racks = [_Rack([broker for broker in brokers if broker.rack == name], rng) for name in names]
         start = rng.randint(0, len(racks) - 1)
-        placed = []
+        return Assignments(partitions, replication_factor, self._placed(racks, start, unfenced, partitions, replication_factor))
+
+    def _placed(
+        self, racks: list[_Rack], start: int, unfenced: int, partitions: int, replication_factor: int
+    ) -> Iterator[list[int]]:
+        """Yield the replicas of each partition: some us each."""
         for partition in range(partitions):
             if partition and partition % unfenced == 0 and unfenced > 1:
-                _shuffle(racks, rng)
+                _shuffle(racks, self._rng)
                 for rack in racks:
                     rack.unfenced.shuffle()
                     rack.fenced.shuffle()
-            placed.append(_place_one(racks, (start + partition) % len(racks), partition, replication_factor))
-        return placed
+            yield _place_one(racks, (start + partition) % len(racks), partition, replication_factor)
 
 
 def _place_one(racks: list[_Rack], start: int, partition: int, replication_factor: int) -> list[int]:

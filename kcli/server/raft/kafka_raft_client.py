@@ -82,7 +82,7 @@ from kcli.server.raft.messages import (
     VoterNode,
     Voters,
 )
-from kcli.server.raft.metadata_batches import MetadataBatch, encode_metadata_record
+from kcli.server.raft.metadata_batches import EncodedRecords, MetadataBatch
 from kcli.server.raft.metadata_log import FETCHED_PART, MetadataLog, MetadataLogConfig, MetadataLogError
 from kcli.server.raft.quorum_state import NEVER_MS, QuorumState, QuorumStateStore, Role, quorum_state_data, stored_election
 from kcli.server.raft.replica import RaftCoreConfig, is_real_snapshot
@@ -329,8 +329,8 @@ class KafkaRaftClient:
 
     # -------------------------------------------------------------------------------------------------------- leading
 
-    def append(self, records: Sequence[Message], now_ms: int, values: Sequence[bytes] | None = None) -> int:
-        """Append metadata records as one batch and return the offset of the last; `values` are the records encoded.
+    def append(self, records: Sequence[Message], now_ms: int, encoded: EncodedRecords | None = None) -> int:
+        """Append metadata records as one batch and return the offset of the last; `encoded` has them if they are encoded.
 
         They are committed when `on_commit` delivers them. Raises NotLeaderError, EncodeError and AppendError; OSError as the
         disk does, which ends the leadership: the records are not committed.
@@ -338,10 +338,10 @@ class KafkaRaftClient:
         if not self.is_leader:
             raise NotLeaderError(_NOT_LEADING)
         base_offset, size_bytes = self.log.end_offset, self.log.log.size_bytes
-        if values is None:
-            values = [encode_metadata_record(record) for record in records]
+        if encoded is None:
+            encoded = EncodedRecords(records)
         try:
-            last_offset = self.core.append(self.epoch, values, now_ms)
+            last_offset = self.core.append(self.epoch, encoded, now_ms)
         except OSError as error:
             self.storage_failed(error, now_ms)
             raise

@@ -82,6 +82,28 @@ def encode_metadata_record(record: Message) -> bytes:
     return encode_framed(message_type("metadata_records", record.STRUCT.name), record)
 
 
+class EncodedRecords:
+    """The encoded records of one batch: they are added one by one, so that a large batch is made in time slices."""
+
+    __slots__ = ("_records",)
+
+    def __init__(self, records: Iterable[Message] = ()) -> None:
+        self._records: list[bytes] = []
+        for record in records:
+            self.add(record)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def add(self, record: Message) -> None:
+        """Add a record. Raises EncodeError for values that its version does not have."""
+        self._records.append(encode_record(Record(len(self._records), 0, None, encode_metadata_record(record))))
+
+    def batch(self, base_offset: int, leader_epoch: int, now_ms: int) -> bytes:
+        """Return the batch."""
+        return _batch(b"".join(self._records), len(self._records), base_offset, leader_epoch, now_ms, 0)
+
+
 def encode_data_batch(values: Sequence[bytes], base_offset: int, leader_epoch: int, now_ms: int) -> bytes:
     """Encode a batch of records with these values."""
     records = b"".join(encode_record(Record(delta, 0, None, value)) for delta, value in enumerate(values))

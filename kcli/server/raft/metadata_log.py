@@ -46,12 +46,12 @@ from kcli.log.wall_time import WallTime
 from kcli.server.raft.messages import AppendedControl, ControlEntry, EpochEnd, Records, SnapshotId
 from kcli.server.raft.metadata_batches import (
     MAX_SNAPSHOT_BATCH_BYTES,
+    EncodedRecords,
     MetadataBatch,
     control_entries_of,
     control_record_of,
     decode_batches,
     encode_control_batch,
-    encode_data_batch,
 )
 
 METADATA_TOPIC_ID = Uuid((1).to_bytes(16, "big"))
@@ -310,10 +310,10 @@ class MetadataLog:
         return base_offset
 
     def append_as_leader(self, epoch: int, records: Records, now_ms: int) -> int:
-        """Append records, given as their encoded values, as one batch; return the offset of the last. Raises AppendError."""
-        values, wall_ms = cast(Sequence[bytes], records), self._wall.at(now_ms)
-        self.append(encode_data_batch(values, self.end_offset, epoch, wall_ms), wall_ms)
-        self.appended_records += len(values)
+        """Append EncodedRecords as one batch; return the offset of the last. Raises AppendError."""
+        encoded, wall_ms = cast(EncodedRecords, records), self._wall.at(now_ms)
+        self.append(encoded.batch(self.end_offset, epoch, wall_ms), wall_ms)
+        self.appended_records += len(encoded)
         return self.end_offset - 1
 
     def append_as_follower(self, epoch: int, records: Records, now_ms: int) -> list[AppendedControl]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kcli.log.errors import AppendError
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, CREATE_TOPICS
-from kcli.server.controller.quorum_controller import SLICE_RECORDS
-from kcli.server.events import Connection
+from kcli.server.controller.quorum_controller import SLICE_RECORDS, SPLIT_RECORDS
+from kcli.server.events import Connection, DeadlineReached
 from kcli.state.state_error import StateError
 from tests.server.whole_node import Pending, WholeNode
 
@@ -69,6 +71,60 @@ def test_who_loses_the_lead_between_two_slices_writes_nothing_more(node: WholeNo
     node.advance(1000)
     assert forwarded.answer is None, "the broker waits for the next controller, as Kafka's does"
     assert controller._raft.next_offset == end_offset
+
+
+def half_prepared(node: WholeNode, name: str) -> Pending:
+    """Ask for a topic of more records than are applied at once, until a part of them is applied."""
+    state = node.node.controller.state  # type: ignore[attr-defined]
+    large = ask(node, name, SPLIT_RECORDS + 2 * SLICE_RECORDS, Connection(1001, "CONTROLLER", "127.0.0.1"))
+    while name not in state.image.topic_ids:
+        assert large.answer is None
+        node.handle(DeadlineReached())
+    assert 0 < len(state.image.topic(name).partitions) < SPLIT_RECORDS
+    return large
+
+
+def test_a_large_batch_is_applied_in_slices_before_it_is_appended(node: WholeNode) -> None:
+    """In between it is in no snapshot, other commits do not make it committed, and who reads the state waits."""
+    server: Any = node.node.controller
+    end_offset = server.raft.next_offset
+    large = half_prepared(node, "large")
+    assert server.raft.next_offset == end_offset
+    server.state.commit(end_offset + SPLIT_RECORDS)
+    assert "large" not in server.state.committed_image().topic_ids
+    seen: list[int] = []
+    server.controller.read(lambda: len(server.state.image.topic("large").partitions), seen.append)
+    server.controller.when_committed(lambda: seen.append(-1), lambda: seen.append(-2))
+    assert seen == []
+    node.until(lambda: large.answer is not None and len(seen) == 2)
+    partitions = SPLIT_RECORDS + 2 * SLICE_RECORDS
+    assert (code(large), seen) == (0, [partitions, -1])
+    node.until(lambda: "large" in node.broker.image.topic_ids)
+    assert len(node.broker.image.topic("large").partitions) == partitions
+    assert len(server.state.committed_image().topic("large").partitions) == partitions
+
+
+def test_a_large_batch_is_reverted_by_a_resignation_and_by_a_failure(node: WholeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of it is appended; after a failure that leaves the leadership, the next decisions are made without it."""
+    server: Any = node.node.controller
+
+    def fails(*args: object) -> int:
+        raise AppendError("it is too large")
+
+    with monkeypatch.context() as patch:
+        large = half_prepared(node, "refused")
+        patch.setattr(server.raft, "append", fails)
+        node.until(lambda: large.answer is not None)
+    assert code(large) == error_codes.UNKNOWN_SERVER_ERROR
+    assert "refused" not in server.state.image.topic_ids
+    assert code(ask(node, "small", 1)) == 0
+    end_offset = server.raft.next_offset
+    large = half_prepared(node, "large")
+    server.raft.resign(node.now_ms)
+    assert "large" not in server.state.image.topic_ids
+    node.until(lambda: large.answer is not None)
+    assert code(large) == error_codes.NOT_CONTROLLER
+    assert (list(server.state.image.topic_ids), server.raft.next_offset) == (["small"], end_offset)
 
 
 def test_a_record_that_does_not_fit_ends_the_leadership(node: WholeNode, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ def brokers(count: int, racks: int = 1, fenced: tuple[int, ...] = ()) -> list[Us
 @pytest.mark.parametrize(("count", "racks", "replication_factor"), [(1, 1, 1), (3, 1, 2), (6, 3, 3), (6, 2, 3), (5, 5, 1)])
 def test_all_lead_their_share(seed: int, count: int, racks: int, replication_factor: int) -> None:
     """Over many partitions every broker leads, and hosts, as many as the others; no partition has a broker twice."""
-    placed = StripedReplicaPlacer(random.Random(seed)).place(brokers(count, racks), 60, replication_factor)
+    placed = list(StripedReplicaPlacer(random.Random(seed)).place(brokers(count, racks), 60, replication_factor).replicas)
     assert all(len(set(replicas)) == replication_factor for replicas in placed)
     leaders = Counter(replicas[0] for replicas in placed)
     assert max(leaders.values()) - min(leaders.values()) <= 1 + 60 // 20
@@ -32,16 +32,16 @@ def test_all_lead_their_share(seed: int, count: int, racks: int, replication_fac
 
 def test_fenced_brokers_are_the_last_resort() -> None:
     """They fill up what is lacking, and do not lead."""
-    for replicas in StripedReplicaPlacer(random.Random(1)).place(brokers(3, fenced=(1,)), 10, 3):
+    for replicas in list(StripedReplicaPlacer(random.Random(1)).place(brokers(3, fenced=(1,)), 10, 3).replicas):
         assert replicas[2] == 1
-    for replicas in StripedReplicaPlacer(random.Random(1)).place(brokers(3, fenced=(1,)), 10, 2):
+    for replicas in list(StripedReplicaPlacer(random.Random(1)).place(brokers(3, fenced=(1,)), 10, 2).replicas):
         assert 1 not in replicas
 
 
 def test_a_rack_without_brokers_that_may_lead_gives_followers() -> None:
     """Racks count for more than fencing: the next rack gives its fenced broker, though a third one has another, too."""
     given = [UsableBroker(1, "a", False), UsableBroker(2, "b", True), UsableBroker(3, "c", False)]
-    placed = StripedReplicaPlacer(random.Random(1)).place(given, 30, 2)
+    placed = list(StripedReplicaPlacer(random.Random(1)).place(given, 30, 2).replicas)
     assert {replicas[0] for replicas in placed} == {1, 3}
     assert [1, 2] in placed and [1, 3] in placed
     assert all(len(set(replicas)) == 2 for replicas in placed)
@@ -49,7 +49,7 @@ def test_a_rack_without_brokers_that_may_lead_gives_followers() -> None:
 
 def test_the_load_of_a_broker_that_fails_is_spread() -> None:
     """With the same order for ever, the same two brokers followed each leader."""
-    placed = StripedReplicaPlacer(random.Random(1)).place(brokers(10), 300, 3)
+    placed = list(StripedReplicaPlacer(random.Random(1)).place(brokers(10), 300, 3).replicas)
     for leader in range(10):
         assert len({replicas[1] for replicas in placed if replicas[0] == leader}) >= 7
 

@@ -23,6 +23,7 @@ from kcli.server.raft.messages import (
     VotersEntry,
 )
 from kcli.server.raft.metadata_batches import (
+    EncodedRecords,
     encode_control_batch,
     encode_data_batch,
     encode_metadata_record,
@@ -122,7 +123,7 @@ def test_a_leader_writes_what_a_follower_reads(tmp_path: Path) -> None:
     entries = [LeaderChangeEntry(1, (1, 2), (2,)), KRaftVersionEntry(1), VotersEntry(voters)]
     leader.start_epoch(3)
     assert leader.append_control(3, entries, NOW_MS) == 0
-    assert leader.append_as_leader(3, [encode_metadata_record(new_record("NoOpRecord"))] * 2, NOW_MS) == 4
+    assert leader.append_as_leader(3, EncodedRecords([new_record("NoOpRecord")] * 2), NOW_MS) == 4
     records = leader.read(0, 1_000_000)
     assert records is not None
     expected = [AppendedControl(offset, entry) for offset, entry in enumerate(entries)]
