@@ -80,9 +80,9 @@ class Controller:
         self.properties.write_text("\n".join(lines) + "\n")
         self.process: subprocess.Popen[bytes] | None = None
 
-    def format_by_kcli(self, *options: str) -> Controller:
+    def format_by_kcli(self, *options: str, cluster_id: str = CLUSTER_ID) -> Controller:
         """Format the directory; a dynamic quorum needs an option for its first voters."""
-        command = [sys.executable, "-m", "kcli", "format", "-c", str(self.properties), "--cluster-id", CLUSTER_ID, *options]
+        command = [sys.executable, "-m", "kcli", "format", "-c", str(self.properties), "--cluster-id", cluster_id, *options]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=PATIENCE_S)
         return self
 
@@ -96,6 +96,13 @@ class Controller:
             self.process.send_signal(how)
             self.process.wait(PATIENCE_S)
             self.process = None
+
+    def ended(self) -> tuple[int, str]:
+        """Wait until the process ends by itself, and return its exit code and the last line of its log."""
+        assert self.process is not None
+        code = self.process.wait(PATIENCE_S)
+        self.process = None
+        return code, self.log().splitlines()[-1]
 
     @property
     def bootstrap(self) -> str:

@@ -199,3 +199,36 @@ def test_three_nodes_that_are_both(tmp_path: Path) -> None:
             sent |= send(producer, "t", range(PARTITIONS), "third")
             assert read(leader.bootstrap, "t", len(sent)) == sent
     assert faults(nodes) == []
+
+
+@pytest.mark.ci
+def test_nodes_that_are_not_of_the_cluster_end(tmp_path: Path) -> None:
+    """Formatted for another cluster, or with the node.id of a broker that runs: exit code 2 and a sentence; the others serve
+    on. They waited for ever, and said too little."""
+    other = "otherOtherOtherOtherOg"
+    ports, broker_ports = free_ports(2), free_ports(3)
+    nodes = [Controller(tmp_path, 1, ports[:1], kcli_command()).format_by_kcli()]
+    nodes.append(Controller(tmp_path, 2, ports[:1], kcli_command(), *BROKER, broker_port=broker_ports[0]).format_by_kcli())
+    limit = "initial.broker.registration.timeout.ms=1000"
+    twin = Controller(tmp_path / "twin", 2, ports[:1], kcli_command(), limit, broker_port=broker_ports[1]).format_by_kcli()
+    strange = Controller(tmp_path, 3, ports[:1], kcli_command(), broker_port=broker_ports[2]).format_by_kcli(cluster_id=other)
+    # A controller that has node 1 among its voters.
+    voter = Controller(tmp_path / "voter", 2, ports, kcli_command()).format_by_kcli(cluster_id=other)
+    with Quorum(nodes):
+        wait_for(lambda: "is ready" in nodes[1].log())
+        for node, sentences in (
+            (twin, ("DUPLICATE_BROKER_REGISTRATION (another broker with node.id=2 is running)",)),
+            (strange, (f"belongs to cluster {other}", f"127.0.0.1:{ports[0]}", "kcli format --cluster-id")),
+            (voter, (f"belongs to cluster {other}", f"127.0.0.1:{ports[0]}", "kcli format --cluster-id")),
+        ):
+            try:
+                node.start()
+                code, line = node.ended()
+            finally:
+                node.end()
+            assert code == 2
+            assert all(sentence in line for sentence in sentences), line
+        with Admin({"bootstrap.servers": nodes[1].bootstrap}) as admin:
+            (created,) = admin.create_topics([NewTopic("t", 1)]).values()
+            assert not isinstance(created, ClientError)
+    assert faults(nodes) == []

@@ -11,11 +11,12 @@
     SHUTTING_DOWN                                                             none
 
 A request that the controller does not answer, or refuses, is sent again after RETRY_MS, twice as long each time, up to
-broker.heartbeat.interval.ms; a refusal is logged once for each error. When another controller leads, the request is sent to it
-at once, and the answer of the earlier one, which may be paused or cut off, does not count any more. A broker that was
-unregistered while it runs registers again (Kafka's goes on sending heartbeats). A broker that is stopped waits
-SHUTDOWN_TIMEOUT_MS for the controller. Heartbeats contain the directories that are offline and, from metadata.version 4.3-IV0
-on, those that are cordoned (KIP-1066); a change of these is sent at once.
+broker.heartbeat.interval.ms; a refusal is logged once for each error. A broker that is not registered
+initial.broker.registration.timeout.ms after its first request ends: another one may have its node.id. When another controller
+leads, the request is sent to it at once, and the answer of the earlier one, which may be paused or cut off, does not count any
+more. A broker that was unregistered while it runs registers again (Kafka's goes on sending heartbeats). A broker that is
+stopped waits SHUTDOWN_TIMEOUT_MS for the controller. Heartbeats contain the directories that are offline and, from
+metadata.version 4.3-IV0 on, those that are cordoned (KIP-1066); a change of these is sent at once.
 """
 
 from __future__ import annotations
@@ -43,6 +44,10 @@ SHUTDOWN_TIMEOUT_MS = 5 * 60_000
 FENCED_HEARTBEAT_MS = 10
 
 
+class RegistrationError(Exception):
+    """The controllers do not register a broker that starts; the message is one sentence."""
+
+
 class BrokerState(IntEnum):
     """Kafka's states of a broker, as its metric kafka_server_kafkaserver_brokerstate shows them."""
 
@@ -68,6 +73,7 @@ class BrokerLifecycleManager:
         self._is_asking = False
         self._logged_refusal = error_codes.NONE
         self._failed_attempts = 0
+        self._registration_limit: TimerTask | None = None
         self._has_news = False  # metadata was applied after the last heartbeat
         self._stated_cordoned: list[Uuid] | None = None  # in the last heartbeat
         self.has_been_unfenced = False
@@ -76,6 +82,9 @@ class BrokerLifecycleManager:
 
     def start(self, now_ms: int) -> None:
         """Register, for the first time or again."""
+        if self.state is BrokerState.NOT_RUNNING:
+            limit_ms = self._broker.config.get_int("initial.broker.registration.timeout.ms")
+            self._registration_limit = self._broker.timer.schedule(now_ms + limit_ms, self._registration_timed_out)
         self.state = BrokerState.STARTING
         request = API_KEYS[BROKER_REGISTRATION].request.new(
             broker_id=self._broker.node_id, cluster_id=self._broker.cluster_id, incarnation_id=self.incarnation_id
@@ -108,6 +117,16 @@ class BrokerLifecycleManager:
         else:
             self._beat(now_ms)
 
+    def _registration_timed_out(self, now_ms: int) -> None:
+        if self.state is BrokerState.STARTING:
+            broker, key = self._broker, "initial.broker.registration.timeout.ms"
+            is_duplicate = self._logged_refusal == error_codes.DUPLICATE_BROKER_REGISTRATION
+            hint = f" (another broker with node.id={broker.node_id} is running)" if is_duplicate else ""
+            raise RegistrationError(
+                f"broker {broker.node_id} is not registered {broker.config.get_int(key)} ms after its start ({key}): "
+                f"{self.awaited()}{hint}"
+            )
+
     def _registered(self, response: Message | None, now_ms: int) -> None:
         if self.state is BrokerState.SHUTTING_DOWN:
             return
@@ -115,6 +134,8 @@ class BrokerLifecycleManager:
             self._failed("the registration", response, now_ms, self.start)
             return
         self._succeeded()
+        if self._registration_limit is not None:
+            self._registration_limit.cancel()
         self.broker_epoch = response.broker_epoch
         self.state = BrokerState.RECOVERY
         if self.has_been_unfenced:

@@ -5,7 +5,8 @@
     a leader is known, and the metadata lack this        ControllerRegistration is sent to the leader, on the listener of
     process (its incarnation id)                         the voters
     the answer is an error, or there is none             again after RETRY_MS
-    the registration is committed                        nothing more, until a snapshot or another incarnation replaces it
+    the registration is committed                        nothing more, until a snapshot or another incarnation replaces it;
+                                                         the latter is logged once: another process has this node.id
 
 The request has a connection of its own, as in Kafka. Its answer waits for a commit, and that waits for the next Fetch of this
 node: behind it on one connection, that Fetch would not be read, and the leader would lose its followers.
@@ -56,17 +57,34 @@ class ControllerRegistrationManager:
         self._registration = registration
         self._report = report
         self._is_waiting = False  # for an answer, or for the next attempt
+        self._was_registered = self._has_warned = False
 
     def on_snapshot(self, snapshot: SnapshotId, now_ms: int) -> None:
         """Do nothing: the batches of the snapshot follow."""
 
     def on_commit(self, batch: MetadataBatch, now_ms: int) -> None:
         """Register, if the metadata lack this process."""
+        self._check_incarnation()
         self._register(now_ms)
 
     def on_leader_change(self, leader_id: int, epoch: int, now_ms: int) -> None:
         """Register with the new leader, if no leader has done so before."""
         self._register(now_ms)
+
+    def _check_incarnation(self) -> None:
+        own = self._registration()
+        known = self._state.image.controllers.get(own.controller_id)
+        if known is None or self._has_warned:
+            return
+        if known.incarnation_id == own.incarnation_id:
+            self._was_registered = True
+        elif self._was_registered:
+            self._has_warned = True
+            text = (
+                f"another controller has registered with node.id {own.controller_id}, which this one has: two processes with "
+                "one node.id damage the metadata quorum; stop one of them"
+            )
+            self._report(WarningLine(text, controller=own.controller_id))
 
     def _register(self, now_ms: int) -> None:
         raft, level = self._raft, self._state.image.features.get(METADATA_VERSION, 0)

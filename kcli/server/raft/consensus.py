@@ -299,7 +299,7 @@ class RaftCore(Replica):
         """Apply the rules of all answers; return True if the payload counts (KafkaRaftClient.maybeHandleCommonResponse)."""
         quorum, error = self.quorum, answer.error
         if error in TOP_LEVEL_ERRORS:
-            if error != error_codes.UNSUPPORTED_VERSION:
+            if error == error_codes.CLUSTER_AUTHORIZATION_FAILED:
                 self.report(f"a peer of the metadata quorum answers {type(request).__name__} with {error_codes.NAMES[error]}")
             return False
         if answer.epoch < quorum.epoch or error == error_codes.UNKNOWN_LEADER_EPOCH:

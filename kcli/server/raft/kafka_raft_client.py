@@ -56,8 +56,11 @@ from kcli.server.raft.consensus import NotLeaderError as NotLeaderError
 from kcli.server.raft.consensus import RaftCore
 from kcli.server.raft.messages import (
     NO_NODE,
+    TOP_LEVEL_ERRORS,
     Answer,
     AnswerArrived,
+    AnyAnswer,
+    ApiVersionsProbeAnswer,
     ChangeVotersAnswer,
     Effect,
     ElectionStored,
@@ -237,6 +240,9 @@ class KafkaRaftClient:
         self._stopped: Callable[[int], None] | None = None
         self._role = (Role.UNATTACHED, -1)
         self._logged_leader = (NO_NODE, -1)
+        self._seen_voters: Voters = ()
+        self._foreign: set[PeerAddress] = set()  # nodes of other clusters
+        self._is_cluster_open = True  # no node of this cluster has answered since the start
         self.metrics = RaftMetrics()
         self._prepare_delivery()
 
@@ -414,13 +420,13 @@ class KafkaRaftClient:
             # To wait would only make the request old: the core makes a new one.
             self._events.append(RequestFailed(effect.correlation_id))
             return
-        answered = partial(self._answered, effect.correlation_id, request)
+        answered = partial(self._answered, effect.correlation_id, destination, request)
         deadline_ms = now_ms + config.request_timeout_ms
         self._network.send(
             destination, config.listener, api_key_of(request), partial(write_request, request), answered, deadline_ms
         )
 
-    def _answered(self, correlation_id: int, request: Request, answer: PeerAnswer, now_ms: int) -> None:
+    def _answered(self, correlation_id: int, address: PeerAddress, request: Request, answer: PeerAnswer, now_ms: int) -> None:
         if answer is PeerFailure.UNSUPPORTED_VERSION:
             event: Event = RequestFailed(correlation_id, error_codes.UNSUPPORTED_VERSION)
         elif isinstance(answer, PeerFailure):
@@ -428,11 +434,30 @@ class KafkaRaftClient:
         else:
             try:
                 event = AnswerArrived(correlation_id, read_answer(request, answer, self.config.core.listener))
+                self._check_cluster(address, event.answer)
             except FormatError as error:
                 text = f"an answer of a node of the metadata quorum is not understood: {error.message}"
                 self._report(WarningLine(text, error=error.message))
                 event = RequestFailed(correlation_id)
         self._happened(event, now_ms)
+
+    def _check_cluster(self, address: PeerAddress, answer: AnyAnswer) -> None:
+        """Log each node that has another cluster id. Raises MetadataLogError if all that were asked since the start have."""
+        if answer.error == error_codes.INCONSISTENT_CLUSTER_ID:
+            directory, cluster_id = self.config.directory, self.config.core.cluster_id
+            if address not in self._foreign:
+                self._foreign.add(address)
+                text = f"{directory}: the node at {address} belongs to another cluster than this directory ({cluster_id})"
+                self._report(WarningLine(text, address=str(address), cluster_id=cluster_id))
+            asked = {PeerAddress(at.host, at.port) for at in self.core.bootstrap_servers()}
+            if self._is_cluster_open and asked and asked <= self._foreign:
+                raise MetadataLogError(
+                    f"{directory} belongs to cluster {cluster_id}, and all nodes of the metadata quorum that are configured "
+                    f"({', '.join(map(str, sorted(asked)))}) to another one: correct the addresses, or format an empty "
+                    "directory with `kcli format --cluster-id` and their cluster id"
+                )
+        elif not isinstance(answer, ApiVersionsProbeAnswer) and answer.error not in TOP_LEVEL_ERRORS:
+            self._is_cluster_open = False
 
     # -------------------------------------------------------------------------------------------------- events and effects
 
@@ -470,10 +495,27 @@ class KafkaRaftClient:
         if (quorum.is_leader or quorum.has_fetched) and leader != self._logged_leader and len(self.voters) > 1:
             self._logged_leader = leader
             self._report(f"node {quorum.leader_id} leads epoch {quorum.epoch} of the metadata quorum")
+        if self.voters != self._seen_voters:
+            self._seen_voters = self.voters
+            self._check_directory()
         role = (quorum.role, quorum.epoch)
         if role != self._role:
             self._role = role
             self.metrics.role_taken(role[0], now_ms)
+
+    def _check_directory(self) -> None:
+        """Log that this node is a voter with another directory, for example after its disk was exchanged."""
+        core, own = self.config.core, find_voter(self.voters, self.config.node_id)
+        if own is None or self.core.is_voter or core.joins_automatically or not core.is_controller:
+            return
+        directory, id_ = own.key.directory_id, self.config.node_id
+        text = (
+            f"{self.config.directory}: voter {id_} of the metadata quorum has the directory id {directory}, and this directory "
+            f"has {core.local.directory_id}: this node has no vote. If the other directory is lost, remove its voter with "
+            f"`kcli cluster remove-controller --controller-id {id_} --controller-directory-id {directory}`, and add this one "
+            "with `kcli cluster add-controller`"
+        )
+        self._report(WarningLine(text, directory=str(directory)))
 
     def _perform(self, effect: Effect, now_ms: int) -> None:
         if isinstance(effect, Send):

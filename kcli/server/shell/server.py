@@ -8,7 +8,7 @@ start      the metadata log is opened and the controller's listeners are opened;
 ready      the other listeners are opened, and a line of the log says so
 signal     the first stops the node in order, a second one ends the process at once; SIGHUP is ignored
 stopped    the last line of the log says so, and the process ends with exit code 0
-failure    a node that fails ends the process: exit code 2 if its disk is the cause, 1 for a fault of kcli
+failure    a node that fails ends the process: exit code 2 if its disk or its cluster is the cause, 1 for a fault of kcli
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 
 from kcli.log.errors import StorageError
 from kcli.network.shell.clock import Clock
+from kcli.server.broker.broker_lifecycle import RegistrationError
 from kcli.server.config.listeners import LOOPBACK_HOSTS, BoundAddresses, Listener
 from kcli.server.config.server_config import ServerConfig
 from kcli.server.log_lines import SERVER, SHELL, FailureLine, Line, Loggers, WarningLine, fault_line
@@ -268,7 +269,7 @@ class Server:
 
     def _node_failed(self, error: Exception) -> None:
         """End the process with the node, without waiting for the work of other threads."""
-        if isinstance(error, StorageError | OSError | MetadataLogError):
+        if isinstance(error, StorageError | OSError | MetadataLogError | RegistrationError):
             self.log(FailureLine(f"{error}; the node cannot go on", error=error))
             os._exit(EXIT_CANNOT_GO_ON)
         else:

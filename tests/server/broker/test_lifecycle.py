@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kcli.protocol import error_codes
-from kcli.protocol.apis import API_KEYS, BROKER_HEARTBEAT, UNREGISTER_BROKER
-from kcli.server.broker.broker_lifecycle import BrokerState
+from kcli.protocol.apis import API_KEYS, BROKER_HEARTBEAT, BROKER_REGISTRATION, UNREGISTER_BROKER
+from kcli.server.broker.broker_lifecycle import BrokerState, RegistrationError
 from kcli.server.controller.controller_result import ApiError
 from kcli.server.controller.controller_server import ControllerServer
 from kcli.server.controller.controller_state import ControllerState
@@ -89,6 +89,18 @@ def test_refused_heartbeats_back_off_and_are_logged_once(tmp_path: Path, monkeyp
     node.advance(10_000)
     node.create_topic("t")
     node.stop()
+
+
+def test_a_broker_that_is_not_registered_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Kafka's, after initial.broker.registration.timeout.ms; once it is registered, that time is over."""
+    limit = "initial.broker.registration.timeout.ms=5000"
+    WholeNode(tmp_path / "data", limit).advance(20_000)
+    ignore(monkeypatch, BROKER_REGISTRATION)
+    node = WholeNode(tmp_path / "other", limit, is_awaited=False)
+    node.advance(4_000)
+    sentence = r"^broker 1 is not registered 5000 ms after its start \(initial.*\): the controller has not answered"
+    with pytest.raises(RegistrationError, match=sentence):
+        node.advance(2_000)
 
 
 def count_heartbeats(node: WholeNode) -> Callable[[], int]:

@@ -5,6 +5,7 @@ truncate what was not committed, load snapshots while they run, and come back af
 from __future__ import annotations
 
 import random
+import shutil
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -49,15 +50,16 @@ def endpoint(node_id: int) -> ListenerEndpoint:
 class Node:
     """One voter: a raft client with its disk and timer, and what it delivered."""
 
-    def __init__(self, quorum: Quorum, node_id: int, path: Path) -> None:
+    def __init__(self, quorum: Quorum, node_id: int, path: Path, directory_id: Uuid) -> None:
         self.node_id = node_id
+        self.directory_id = directory_id
         self.path = path
         self.quorum = quorum
         self.start()
 
     def start(self) -> None:
         self.around, self.follower = Surroundings(self.quorum.now_ms), Follower()
-        local = ReplicaKey(self.node_id, directory_id(self.node_id))
+        local = ReplicaKey(self.node_id, self.directory_id)
         bootstrap = tuple(self.quorum.bootstrap)
         core = RaftCoreConfig(local, CLUSTER, "CONTROLLER", (endpoint(self.node_id),), bootstrap_servers=bootstrap)
         around = self.around
@@ -125,12 +127,12 @@ class Quorum:
         for node_id in node_ids:
             self.add(node_id, voters)
 
-    def add(self, node_id: int, voters: list[Voter] | None) -> Node:
+    def add(self, node_id: int, voters: list[Voter] | None, key: Uuid | None = None) -> Node:
         path = self.path / str(node_id)
         features = initial_features({}, None, is_dynamic_quorum=True)
         plan = FormatPlan(CLUSTER, node_id, (str(path),), str(path), features, voters)
         format_directories(Surroundings().disk, plan, random.Random(node_id).randbytes, START_MS)
-        self.nodes[node_id] = node = Node(self, node_id, path)
+        self.nodes[node_id] = node = Node(self, node_id, path, key or directory_id(node_id))
         return node
 
     def restart(self, node_id: int) -> None:
@@ -314,6 +316,23 @@ def test_the_log_names_the_leaders_that_lead(quorum: Quorum) -> None:
             assert lines == [f"node {leader.node_id} leads epoch {leader.raft.epoch} of the metadata quorum"]
         for node_id in (1, 2, 3):
             quorum.restart(node_id)
+
+
+def test_a_voter_with_another_disk_says_how_to_make_it_a_voter_again(quorum: Quorum) -> None:
+    """It follows, and has no vote: without a line that looked like a sound quorum of three."""
+    leader = quorum.elected()
+    quorum.run(quorum.are_equal)
+    away = next(node for node in quorum.nodes.values() if node is not leader)
+    quorum.restart(away.node_id)
+    quorum.run(quorum.are_equal)
+    assert not [line for line in away.around.lines if "has no vote" in line]
+    shutil.rmtree(away.path)
+    quorum.bootstrap = [Destination(-2, *endpoint(leader.node_id)[1:])]
+    node = quorum.add(away.node_id, None, Uuid(b"\7" * 16))
+    quorum.run(quorum.are_equal)
+    (line,) = [line for line in node.around.lines if "has no vote" in line]
+    assert f"voter {node.node_id} of the metadata quorum has the directory id {directory_id(node.node_id)}" in line
+    assert f"remove-controller --controller-id {node.node_id} --controller-directory-id" in line
 
 
 def write_snapshot(quorum: Quorum, node: Node) -> SnapshotId:
