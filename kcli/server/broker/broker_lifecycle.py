@@ -14,9 +14,11 @@ A request that the controller does not answer, or refuses, is sent again after R
 broker.heartbeat.interval.ms; a refusal is logged once for each error. A broker that is not registered
 initial.broker.registration.timeout.ms after its first request ends: another one may have its node.id. When another controller
 leads, the request is sent to it at once, and the answer of the earlier one, which may be paused or cut off, does not count any
-more. A broker that was unregistered while it runs registers again (Kafka's goes on sending heartbeats). A broker that is
-stopped waits SHUTDOWN_TIMEOUT_MS for the controller. Heartbeats contain the directories that are offline and, from
-metadata.version 4.3-IV0 on, those that are cordoned (KIP-1066); a change of these is sent at once.
+more. A broker that was unregistered while it runs registers again (Kafka's goes on sending heartbeats), and so does one whose
+registration lacks its directories when an upgrade of metadata.version to 3.7-IV2 or above has them (Kafka:
+BrokerRegistrationTracker). A broker that is stopped waits SHUTDOWN_TIMEOUT_MS for the controller. Heartbeats contain the
+directories that are offline and, from metadata.version 4.3-IV0 on, those that are cordoned (KIP-1066); a change of these is
+sent at once.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, BROKER_HEARTBEAT, BROKER_REGISTRATION
 from kcli.protocol.message import Message
 from kcli.server.log_lines import Line, WarningLine
-from kcli.state.image_records import CORDONED_LOG_DIRS_SINCE
+from kcli.state.image_records import CORDONED_LOG_DIRS_SINCE, DIRECTORIES_SINCE
 
 if TYPE_CHECKING:
     from kcli.server.broker.broker import Broker
@@ -76,6 +78,7 @@ class BrokerLifecycleManager:
         self._registration_limit: TimerTask | None = None
         self._has_news = False  # metadata was applied after the last heartbeat
         self._stated_cordoned: list[Uuid] | None = None  # in the last heartbeat
+        self._are_directories_stated = False  # in a registration after an upgrade
         self.has_been_unfenced = False
         self.state = BrokerState.NOT_RUNNING
         self.broker_epoch = -1
@@ -171,8 +174,22 @@ class BrokerLifecycleManager:
     def metadata_changed(self, now_ms: int) -> None:
         """Note that metadata was applied; a broker that is still fenced sends a heartbeat at once."""
         self._has_news = True
+        if self.state is BrokerState.RUNNING and not self._are_directories_stated and self._lacks_directories():
+            self._are_directories_stated = True
+            text = f"metadata.version {self._broker.image.metadata_version} has log directories: registering again with them"
+            self._broker.report(text)
+            if self._task is not None:
+                self._task.cancel()
+            self.start(now_ms)
+            return
         if self.state is BrokerState.RECOVERY or (self.state is BrokerState.RUNNING and self._is_cordoned_changed()):
             self._beat(now_ms)
+
+    def _lacks_directories(self) -> bool:
+        """Return whether the registration in the metadata is older than the metadata.version that has directories."""
+        image = self._broker.image
+        own = image.brokers.get(self._broker.node_id)
+        return own is not None and not own.log_dirs and image.metadata_version >= DIRECTORIES_SINCE
 
     def _is_cordoned_changed(self) -> bool:
         return self._cordoned() != self._stated_cordoned

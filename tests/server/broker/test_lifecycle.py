@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kcli.protocol import error_codes
-from kcli.protocol.apis import API_KEYS, BROKER_HEARTBEAT, BROKER_REGISTRATION, UNREGISTER_BROKER
+from kcli.protocol.apis import API_KEYS, BROKER_HEARTBEAT, BROKER_REGISTRATION, UNREGISTER_BROKER, UPDATE_FEATURES
+from kcli.protocol.message import Message
 from kcli.server.broker.broker_lifecycle import BrokerState, RegistrationError
 from kcli.server.controller.controller_result import ApiError
 from kcli.server.controller.controller_server import ControllerServer
 from kcli.server.controller.controller_state import ControllerState
+from tests.server.raft.nodes import formatted
 from tests.server.whole_node import WholeNode, batch
 
 
@@ -130,4 +133,68 @@ def test_a_new_leader_is_asked_at_once(node: WholeNode, monkeypatch: pytest.Monk
         assert counted() == 1
     node.advance(4_500)
     assert counted() == 3
+    node.stop()
+
+
+def test_a_broker_registers_with_its_directories_and_runs_when_it_is_unfenced(tmp_path: Path) -> None:
+    """Its epoch and its directories are those of the registration in the metadata; the states come in their order."""
+    names = [str(tmp_path / name) for name in "ab"]
+    node = WholeNode(tmp_path / "a", f"log.dirs={','.join(names)}", is_awaited=False)
+    states = [node.broker.lifecycle.state]
+
+    def is_running() -> bool:
+        states.append(node.broker.lifecycle.state)
+        return states[-1] is BrokerState.RUNNING
+
+    node.until(is_running)
+    assert states == sorted(states)
+    registration = node.broker.image.brokers[1]
+    assert registration.broker_epoch == node.broker.lifecycle.broker_epoch
+    assert [one.directory_id for one in node.broker.log_manager.dirs.values()] == registration.log_dirs
+    assert len(registration.log_dirs) == 2
+    node.stop()
+    assert node.broker.lifecycle.state is BrokerState.SHUTTING_DOWN
+
+
+def test_each_heartbeat_has_all_directories_that_are_offline(tmp_path: Path) -> None:
+    """Also those of earlier failures, and until the broker ends: an answer may have been lost."""
+    names = [str(tmp_path / name) for name in "abc"]
+    node = WholeNode(tmp_path / "a", f"log.dirs={','.join(names)}")
+    send, offline = node.broker.controller.send, []
+
+    def noting(api_key: int, message: Message, *rest: object) -> None:
+        if api_key == BROKER_HEARTBEAT:
+            offline.append(list(message.offline_log_dirs))
+        send(api_key, message, *rest)  # type: ignore[arg-type]
+
+    node.broker.controller.send = noting  # type: ignore[method-assign, assignment]
+    ids = [node.broker.log_manager.dirs[name].directory_id for name in names[1:]]
+    for count, name in enumerate(names[1:], 1):
+        node.broker.log_manager.take_offline(name, OSError(errno.EIO, "Input/output error"))
+        offline.clear()
+        node.advance(10_000)
+        assert len(offline) >= 2
+        assert all(sorted(found) == sorted(ids[:count]) for found in offline)
+    node.stop()
+
+
+def test_directories_are_registered_when_an_upgrade_has_them(tmp_path: Path) -> None:
+    """Once, with the same epoch, and while the broker serves: it was registered without them until its next start."""
+    node = WholeNode(formatted(tmp_path / "data", release="3.6"))
+    node.create_topic("t")
+    assert node.broker.image.brokers[1].log_dirs == []
+    epoch = node.broker.lifecycle.broker_epoch
+    request = API_KEYS[UPDATE_FEATURES].request
+    raised = request.classes["FeatureUpdateKey"](feature="metadata.version", max_version_level=30, upgrade_type=1)
+    pending = node.send(UPDATE_FEATURES, 1, request.new(feature_updates=[raised]))
+    node.until(lambda: pending.answer is not None and bool(node.broker.image.brokers[1].log_dirs))
+    assert pending.result().error_code == 0
+    node.until(lambda: node.broker.lifecycle.state is BrokerState.RUNNING)
+    node.advance(10_000)
+    registration = node.broker.image.brokers[1]
+    assert registration.log_dirs == [one.directory_id for one in node.broker.log_manager.dirs.values()]
+    assert (registration.broker_epoch, registration.is_fenced) == (epoch, False)
+    assert len([line for line in node.lines if "registering again with them" in line]) == 1
+    answer = node.produce("t", 0, batch(b"x"))
+    assert answer.result().responses[0].partition_responses[0].error_code == 0
     node.stop()
