@@ -261,15 +261,27 @@ def _sound_or_damage(
             yield None
 
 
-def largest_timestamp(disk: Disk, segment: Segment) -> int:
+def largest_timestamp(disk: Disk, segment: Segment, *, is_closed: bool = False) -> int:
     """Return the largest timestamp (ms) of the sound batches of a segment, -1 for none.
 
     The batches are read from that of the last entry of `.timeindex` on. A wrong offset makes no time wrong: the CRC covers the
-    times. Raises OSError as the disk does.
+    times. Of a segment that is closed that entry alone is read, as by a broker. Raises OSError as the disk does.
     """
+    from kcli.format.index_entries import TimeIndex
+    from kcli.format.structs import TIME_INDEX_ENTRY
     from kcli.log.reading.offset_lookup import OffsetLookup
     from kcli.log.reading.segment_reader import LogBatch
 
+    if is_closed and segment.time_index is not None:
+        last = _last_bytes(disk, segment.time_index, TIME_INDEX_ENTRY.size)
+        index = None if last is None else TimeIndex.decode(last, segment.base_offset)
+        # Zeros are the preallocated end of an index that was not closed.
+        if (
+            index is not None
+            and index.relative_offsets[0] >= 0
+            and (index.timestamps[0] or disk.size(segment.time_index) == TIME_INDEX_ENTRY.size)
+        ):
+            return index.timestamps[0]
     with OffsetLookup(disk, segment) as lookup:
         batches = lookup.reader.batches(_position_of_time(disk, lookup, INT64_MAX))
         right = (at for at in batches if isinstance(at, LogBatch) and (at.is_valid or at.contradiction is not None))

@@ -31,7 +31,6 @@ from kcli.inspect.description.segment_survey import (
     HeaderBudget,
     SegmentSurvey,
     header_cost,
-    indexed_max_timestamp,
     survey_segment,
     unreadable_segment,
 )
@@ -44,6 +43,7 @@ from kcli.log.reading.batch_search import begins_below
 from kcli.log.reading.header_reader import HeaderReader
 from kcli.log.reading.offset_lookup import OffsetLookup
 from kcli.log.reading.segment_reader import ZEROS, Damage, LogBatch, SegmentReader
+from kcli.selecting.lookup import largest_timestamp
 
 if TYPE_CHECKING:
     from kcli.format.kafka_uuid import Uuid
@@ -253,7 +253,7 @@ class PartitionLog:
 
     def largest_timestamp(self, sized: MeasuredSegment) -> int:
         """Return the largest timestamp of a closed segment as a broker uses it, in ms. Raises OSError, FormatError."""
-        largest = indexed_max_timestamp(self._disk, sized.segment, is_last=False)
+        largest = largest_timestamp(self._disk, sized.segment, is_closed=True)
         return largest if largest >= 0 else self._disk.mtime_ms(sized.segment.log)
 
     @cached_property

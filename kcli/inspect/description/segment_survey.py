@@ -31,9 +31,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format.compression import CODECS
-from kcli.format.index_entries import OffsetIndex, TimeIndex
+from kcli.format.index_entries import OffsetIndex
 from kcli.format.record_batch import RecordBatch
-from kcli.format.structs import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
+from kcli.format.structs import OFFSET_INDEX_ENTRY
 from kcli.inspect.description.remarks import MOST_OF_A_PATH, Remarks
 from kcli.inspect.sound_batches import LeftOutBatches, is_left_out
 from kcli.log.disk.port import Disk
@@ -164,7 +164,7 @@ def survey_segment(
     budget.spend(counts.cost, end if is_complete else counts.position)
     max_timestamp = counts.max_timestamp
     if not is_complete:
-        max_timestamp = max(max_timestamp, indexed_max_timestamp(disk, segment, is_last))
+        max_timestamp = max(max_timestamp, largest_timestamp(disk, segment, is_closed=not is_last))
     return SegmentSurvey(
         segment.base_offset,
         end_offset,
@@ -319,20 +319,3 @@ def _places(disk: Disk, segment: Segment, start: int, end: int, count: int) -> I
     finally:
         log.close()
         file.close()
-
-
-def indexed_max_timestamp(disk: Disk, segment: Segment, is_last: bool) -> int:
-    """Return the largest timestamp, -1 for none: by the `.timeindex`, and in an active segment by the headers after it, too."""
-    if not is_last and segment.time_index is not None:
-        size = TIME_INDEX_ENTRY.size
-        file = disk.open_file(segment.time_index)
-        try:
-            whole = file.size() // size
-            if whole:
-                index = TimeIndex.decode(file.read_at((whole - 1) * size, size), segment.base_offset)
-                # Zeros are the preallocated end of an index that was not closed.
-                if index.relative_offsets[0] >= 0 and (index.timestamps[0] or whole == 1):
-                    return index.timestamps[0]
-        finally:
-            file.close()
-    return largest_timestamp(disk, segment)
