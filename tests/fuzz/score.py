@@ -9,7 +9,7 @@ to three of these ways, repairs it, and compares what can be read with what was 
     old sector              512 bytes are those of an earlier place of the same log: a write went to a wrong block
     bytes                   one to four bytes side by side have other values: also in the base offset of the last batch
     bits                    one to three bits, anywhere in a .log
-    shifted                 some bytes are missing or were inserted, and all behind them is shifted
+    shifted                 bytes are missing or were inserted, up to several batches, and all behind them is shifted
     cut                     a .log ends earlier, under the mark of a clean stop or not
     state file              a checkpoint, partition.metadata, leader epochs or meta.properties is empty, of zeros, or cut
     index                   an index or a snapshot has other bytes, is cut, or is that of another segment
@@ -123,10 +123,10 @@ def bits(scene: Scene, rng: random.Random) -> str:
 
 
 def shifted(scene: Scene, rng: random.Random) -> str:
-    """Bytes are missing, or were inserted."""
+    """Bytes are missing, or were inserted: some, or more than a batch has."""
     log = _log(scene, rng)
     data = log.read_bytes()
-    at, count = rng.randrange(len(data)), rng.choice((1, 7, 64))
+    at, count = rng.randrange(len(data)), rng.choice((1, 7, 64, rng.randrange(100, 5000)))
     is_gone = rng.random() < 0.5
     log.write_bytes(data[:at] + (data[at + count :] if is_gone else rng.randbytes(count) + data[at:]))
     return _named(log, f"{count} bytes at {at} {'gone' if is_gone else 'more'}")
