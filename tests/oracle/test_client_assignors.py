@@ -10,7 +10,7 @@ import pytest
 
 from kcli.client.consumer.assignors.assignor import Assignor
 from kcli.client.consumer.assignors.built_in import ASSIGNORS
-from kcli.client.consumer.assignors.partition_movements import PartitionMovements
+from kcli.client.consumer.assignors.general_assignment import PartitionMovements
 from kcli.client.consumer.assignors.sticky_user_data import encode_cooperative, encode_sticky
 from kcli.client.consumer.consumer_protocol import (
     Assignment,

@@ -56,6 +56,14 @@ What a member of a classic group sends in JoinGroup, and what its leader makes o
                                     topic the partitions and the racks of their replicas
 
 The leader remembers the partitions and racks by which it assigned: other metadata make another rebalance due.
+
+The requests of a member of a classic group: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
+
+version              has
+-------------------  --------------------------------------------------------------------------------------------------
+5 / 3 / 3 / 3        group.instance.id (KIP-345); in older versions it cannot be sent: a static member cannot join
+8 of JoinGroup       why the member joins (KIP-800), as 5 of LeaveGroup why it leaves
+3 of LeaveGroup      several members; here always one
 """
 
 from __future__ import annotations
@@ -68,7 +76,6 @@ from functools import partial
 from kcli.client.cluster import NO_LEADER, Cluster
 from kcli.client.consumer.assignors.assignor import Assignor, ClusterMetadata, Racks, RebalanceProtocol
 from kcli.client.consumer.assignors.built_in import ASSIGNORS
-from kcli.client.consumer.classic_requests import heartbeat_request, join_request, leave_request, sync_request
 from kcli.client.consumer.consumer_config import ConsumerConfig
 from kcli.client.consumer.consumer_protocol import (
     Assignment,
@@ -93,6 +100,9 @@ from kcli.protocol.apis import API_KEYS, HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYN
 from kcli.protocol.message import Message
 from kcli.protocol.message_errors import DecodeError
 
+PROTOCOL_TYPE = "consumer"
+MAX_REASON = 255
+FIRST_LEAVE_WITH_MEMBERS = 3
 JOIN_EXTRA_MS = 5_000  # the coordinator answers JoinGroup when the rebalance times out: a request waits a little longer
 LOSES_GENERATION = frozenset((error_codes.UNKNOWN_MEMBER_ID, error_codes.ILLEGAL_GENERATION))
 
@@ -673,3 +683,51 @@ class ClassicMembership(GroupMember):
             done(None, now_ms)
 
         self.coordinator.send(LEAVE_GROUP, request, left, now_ms, connection=connection)
+
+
+def join_request(member: GroupMetadata, config: ConsumerConfig, protocols: list[Message], reason: str) -> Message:
+    """Return a JoinGroup; max.poll.interval.ms is the time for the rebalance."""
+    return API_KEYS[JOIN_GROUP].request.new(
+        group_id=member.group_id,
+        session_timeout_ms=config.session_timeout_ms,
+        rebalance_timeout_ms=config.max_poll_interval_ms,
+        member_id=member.member_id,
+        group_instance_id=member.group_instance_id,
+        protocol_type=PROTOCOL_TYPE,
+        protocols=protocols,
+        reason=reason[:MAX_REASON] or None,
+    )
+
+
+def sync_request(member: GroupMetadata, protocol_name: str | None, assignments: Sequence[Message]) -> Message:
+    """Return a SyncGroup; only the leader has assignments."""
+    return API_KEYS[SYNC_GROUP].request.new(
+        group_id=member.group_id,
+        generation_id=member.generation_id,
+        member_id=member.member_id,
+        group_instance_id=member.group_instance_id,
+        protocol_type=PROTOCOL_TYPE,
+        protocol_name=protocol_name,
+        assignments=list(assignments),
+    )
+
+
+def heartbeat_request(member: GroupMetadata) -> Message:
+    """Return a Heartbeat."""
+    return API_KEYS[HEARTBEAT].request.new(
+        group_id=member.group_id,
+        generation_id=member.generation_id,
+        member_id=member.member_id,
+        group_instance_id=member.group_instance_id,
+    )
+
+
+def leave_request(member: GroupMetadata, reason: str, version: int) -> Message:
+    """Return a LeaveGroup in a version."""
+    kind = API_KEYS[LEAVE_GROUP].request
+    if version < FIRST_LEAVE_WITH_MEMBERS:
+        return kind.new(group_id=member.group_id, member_id=member.member_id)
+    identity = kind.classes["MemberIdentity"](
+        member_id=member.member_id, group_instance_id=member.group_instance_id, reason=reason
+    )
+    return kind.new(group_id=member.group_id, members=[identity])

@@ -14,6 +14,15 @@ requests, or SEND_SLICE_BYTES of an answer, the other connections are served.
 The bytes of a file go from the page cache to the socket by sendfile; the header before them by send with MSG_MORE. Both bypass
 asyncio's transport, while the transport's own buffer is empty. If the socket accepts no more bytes, its descriptor is
 duplicated so that the loop can watch it, and so are those of the files, which the log may close or delete before they are sent.
+
+Clients of other protocols that a PLAINTEXT listener recognises, and the log line for each.
+
+protocol  recognised by                                  remedy
+--------  ---------------------------------------------  -----------------------------------------------
+TLS       a size that begins like a handshake record     security.protocol=PLAINTEXT in the client
+HTTP      a size that is the beginning of a method       a browser or health check uses the wrong port
+
+A client that uses SASL is answered instead: kcli.server.apis.security.
 """
 
 from __future__ import annotations
@@ -30,7 +39,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from kcli.format.primitives import Buffer
 from kcli.server.events import Connection, FileRegion, ReadableFile
-from kcli.server.foreign_clients import foreign_protocol_by_size
 from kcli.server.metrics.broker_metrics import ListenerMetrics
 from kcli.server.shell.receive_buffers import (
     LARGE_BUFFER_BYTES,
@@ -44,6 +52,9 @@ from kcli.server.shell.receive_buffers import (
 if TYPE_CHECKING:
     from kcli.server.shell.request_times import RequestTimes
 
+_TLS_HANDSHAKE = 0x16
+# Methods of HTTP/1, and the preface of HTTP/2 ("PRI * HTTP/2.0").
+_HTTP_STARTS = (b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"CONN", b"OPTI", b"TRAC", b"PATC", b"PRI ")
 _SIZE = struct.Struct(">i")
 _NO_BUFFER = bytearray(0)
 # Less free space than this in a receive buffer is not worth a system call.
@@ -531,3 +542,13 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Close the connection from this side without a log line."""
         self._is_closed = True
         self.transport.abort()
+
+
+def foreign_protocol_by_size(size: int) -> str | None:
+    """Return the log text for a client that sent an impossible `size`; None if its protocol is not recognised."""
+    first = size.to_bytes(4, "big", signed=True)
+    if first[0] == _TLS_HANDSHAKE:
+        return "it uses TLS, but the listener is PLAINTEXT: set security.protocol=PLAINTEXT in the client"
+    if first in _HTTP_STARTS:
+        return "it uses HTTP, but the listener serves the Kafka protocol; metrics are served at --metrics-port"
+    return None
