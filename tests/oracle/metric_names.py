@@ -2,7 +2,8 @@
 
 Kafka runs with the exporter's agent (from Maven) and jmx-exporter-rules.yml, its usual rules for Kafka; what shows only once
 it happened (batches refused, too large) is made to happen first. The fixture has a line for each name and set of labels. A
-second one has those of controllers and raft on the leader and a follower of three controllers, before and after an election.
+second one has those of controllers and raft on the leader and a follower of three controllers, before and after an election,
+and those of the metadata on a node that is only a broker.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import subprocess
 import tempfile
 import time
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 from kcli.protocol import apis
@@ -24,8 +26,11 @@ from tests.server.quorum_processes import free_ports as ports_of_controllers
 
 FIXTURE = Path(__file__).resolve().parents[2] / "fixtures" / "metrics" / "kafka-names.txt"
 CONTROLLERS_FIXTURE = FIXTURE.with_name("kafka-controllers.txt")
-# The metrics of controllers and of the metadata quorum.
-OF_CONTROLLERS = re.compile("kafka_(controller_|server_(raft_metrics|metadataloader|snapshotemitter)_)")
+# The metrics of controllers, of the metadata quorum and of brokers' metadata.
+OF_METADATA = re.compile(
+    "kafka_(controller_|server_(raft_metrics|metadataloader|snapshotemitter|broker_metadata_metrics|brokermetadatalistener)_)"
+)
+IS_RUNNING = "kafka_server_kafkaserver_brokerstate 3.0"
 AGENT = "jmx_prometheus_javaagent"
 AGENT_VERSION = "1.0.1"
 RULES = Path(__file__).with_name("jmx-exporter-rules.yml")
@@ -37,7 +42,8 @@ def write_fixture() -> None:
         FIXTURE.parent.mkdir(parents=True, exist_ok=True)
         FIXTURE.write_text(names_of(exposition(Path(folder))))
     with tempfile.TemporaryDirectory() as folder:
-        CONTROLLERS_FIXTURE.write_text("".join(controllers_expositions(Path(folder))))
+        lines = controllers_expositions(Path(folder) / "controllers") + broker_exposition(Path(folder) / "broker")
+        CONTROLLERS_FIXTURE.write_text("".join(sorted(lines)))
 
 
 def names_of(text: str) -> str:
@@ -78,11 +84,7 @@ def controllers_expositions(home: Path) -> list[str]:
     script, ports = str(Peer(home).script), ports_of_controllers(6)
     controllers = []
     for node_id, metrics_port in zip((1, 2, 3), ports[3:]):
-        options = f"KAFKA_PEER_OPTS=-Xmx400m {_agent(home, metrics_port)}"
-        controller = Controller(home, node_id, ports[:3], ["env", options, script, "java", "kafka.Kafka"])
-        tool = [script, "java", "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(controller.properties)]
-        subprocess.run(tool, check=True, capture_output=True)
-        controllers.append(controller)
+        controllers.append(_formatted(script, home, node_id, ports[:3], metrics_port))
     found: set[str] = set()
     with Quorum(controllers) as quorum:
         epoch = 0
@@ -92,13 +94,47 @@ def controllers_expositions(home: Path) -> list[str]:
             for controller in controllers:
                 if controller.process is None:
                     continue
-                with urllib.request.urlopen(f"http://127.0.0.1:{ports[2 + controller.node_id]}/metrics") as answer:
-                    names = names_of(answer.read().decode()).splitlines()
                 role = "leader" if controller is leader else "follower"
-                found |= {f"{role} {line}\n" for line in names if OF_CONTROLLERS.match(line)}
+                found |= _lines(role, _scrape(ports[2 + controller.node_id]))
             if not is_last:
                 leader.end()
     return sorted(found)
+
+
+def broker_exposition(home: Path) -> list[str]:
+    """The lines of a node that is only a broker."""
+    script, ports = str(Peer(home).script), ports_of_controllers(4)
+    nodes = [
+        _formatted(script, home, 1, ports[:1], ports[1]),
+        _formatted(script, home, 2, ports[:1], ports[2], broker_port=ports[3]),
+    ]
+    with Quorum(nodes):
+        text = ""
+        while IS_RUNNING not in text:
+            time.sleep(1)
+            with suppress(OSError):
+                text = _scrape(ports[2])
+    return sorted(_lines("broker", text))
+
+
+def _formatted(
+    script: str, home: Path, node_id: int, ports: list[int], metrics_port: int, *, broker_port: int | None = None
+) -> Controller:
+    options = f"KAFKA_PEER_OPTS=-Xmx400m {_agent(home, metrics_port)}"
+    node = Controller(home, node_id, ports, ["env", options, script, "java", "kafka.Kafka"], broker_port=broker_port)
+    tool = [script, "java", "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(node.properties)]
+    subprocess.run(tool, check=True, capture_output=True)
+    return node
+
+
+def _scrape(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        text: str = answer.read().decode()
+    return text
+
+
+def _lines(role: str, text: str) -> set[str]:
+    return {f"{role} {line}\n" for line in names_of(text).splitlines() if OF_METADATA.match(line)}
 
 
 def _use(address: str) -> None:

@@ -94,6 +94,7 @@ def sample_loaded_metadata(raft: KafkaRaftClient, raw: RawSamples, now_ms: int) 
         lag_ms = 0 if raft.is_leader else max(0, raft.wall.at(now_ms) - timestamp_ms)
         raw.add("kafka_server_broker_metadata_metrics_last_applied_record_timestamp", timestamp_ms)
         raw.add("kafka_server_broker_metadata_metrics_last_applied_record_lag_ms", lag_ms)
+    raw.add("kafka_server_broker_metadata_metrics_ignored_static_voters", _ignores_static_voters(raft))
     raw.add("kafka_server_broker_metadata_metrics_metadata_load_error_count", 0)
     raw.add("kafka_server_broker_metadata_metrics_metadata_apply_error_count", 0)
     raw.add_times("kafka_server_brokermetadatalistener_metadatabatchsizes", counts.batch_sizes)
@@ -106,8 +107,6 @@ def _ignores_static_voters(raft: KafkaRaftClient) -> bool:
 def sample_quorum(raft: KafkaRaftClient, raw: RawSamples, now_ms: int) -> None:
     """Sample a replica of the metadata log, of a voter or an observer."""
     voted, leader = raft.quorum.voted, raft.quorum.leader
-    is_ignored = _ignores_static_voters(raft)
-    raw.add("kafka_server_broker_metadata_metrics_ignored_static_voters", is_ignored)
     raw.add("kafka_server_raft_metrics_current_leader", raft.leader_id)
     raw.add(
         "kafka_server_raft_metrics_current_vote",

@@ -1,5 +1,6 @@
 """Protects the metrics of a quorum of three controllers: names as of Kafka's, and values that are true on leader and followers,
-before and after an election. fixtures/metrics/kafka-controllers.txt has the names that Apache Kafka showed in this situation.
+before and after an election; and those of the metadata on a node that is only a broker. fixtures/metrics/kafka-controllers.txt
+has the names that Apache Kafka showed in these situations.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from pathlib import Path
 import pytest
 
 from kcli.server.metrics.catalog import METRICS
-from tests.oracle.metric_names import CONTROLLERS_FIXTURE, OF_CONTROLLERS, names_of
+from tests.oracle.metric_names import CONTROLLERS_FIXTURE, IS_RUNNING, OF_METADATA, names_of
 from tests.server.live import wait_for
 from tests.server.metrics.metrics_page import MISSING
 from tests.server.quorum_processes import Controller, Quorum, faults, free_ports, kcli_command
 from tests.server.serving import SECONDS
 
 RAFT, CONTROLLER = "kafka_server_raft_metrics_", "kafka_controller_kafkacontroller_"
+OWN = {name for metric in METRICS for name in (metric.name, f"{metric.name}_count")}
 OPERATIONS = f"{CONTROLLER}eventqueueoperationsstartedcount"
 
 
@@ -47,7 +49,7 @@ class Scrapes:
         with urllib.request.urlopen(url, timeout=SECONDS) as answer:
             text = answer.read().decode()
         names = {line.split()[0] for line in names_of(text).splitlines()}
-        self.names[controller.node_id] = {name for name in names if OF_CONTROLLERS.match(name) and not name.endswith("_sum")}
+        self.names[controller.node_id] = {name for name in names if OF_METADATA.match(name) and not name.endswith("_sum")}
         values = {name: float(value) for name, value in re.findall(r"^(kafka_\w+) (\S+)$", text, re.MULTILINE)}
         ever = self.ever[controller.node_id]
         for name, value in values.items():
@@ -93,7 +95,6 @@ def test_a_quorum_shows_its_metrics_before_and_after_an_election(tmp_path: Path)
     command = [*kcli_command(), "--metrics-port", "0"]
     patience = "controller.quorum.fetch.timeout.ms=60000"  # no election that the test does not want
     controllers = [Controller(tmp_path, node_id, ports, command, patience).format_by_kcli() for node_id in (1, 2, 3)]
-    own = {name for metric in METRICS for name in (metric.name, f"{metric.name}_count")}
     with Quorum(controllers) as quorum:
         epoch = 0
         for _ in range(2):
@@ -105,6 +106,33 @@ def test_a_quorum_shows_its_metrics_before_and_after_an_election(tmp_path: Path)
                 wait_for(partial(scrapes.is_settled, one, leader, epoch))
             for one in up:
                 check_values(scrapes.read(one), scrapes.ever[one.node_id], one, leader, epoch)
-                assert scrapes.names[one.node_id] & own == of_kafka("leader" if one is leader else "follower")
+                assert scrapes.names[one.node_id] & OWN == of_kafka("leader" if one is leader else "follower")
             leader.end(signal.SIGTERM)
     assert faults(controllers) == []
+
+
+@pytest.mark.ci
+def test_a_broker_shows_what_it_has_of_the_metadata(tmp_path: Path) -> None:
+    """It fetches the log as an observer; the leader counts it."""
+    port, broker_port = free_ports(2)
+    command = [*kcli_command(), "--metrics-port", "0"]
+    controller = Controller(tmp_path, 1, [port], command).format_by_kcli()
+    broker = Controller(tmp_path, 2, [port], command, broker_port=broker_port).format_by_kcli()
+    scrapes = Scrapes()
+    name, offset = IS_RUNNING.split()[0], "kafka_server_broker_metadata_metrics_last_applied_record_offset"
+
+    def is_running() -> bool:
+        now = scrapes.read(broker) if "http://" in broker.log() else {}
+        return now.get(name) == 3 and scrapes.ever[2][f"{RAFT}fetch_records_rate"] > 0
+
+    with Quorum([controller, broker]):
+        wait_for(is_running)
+        of_broker, of_leader = scrapes.read(broker), scrapes.read(controller)
+        assert scrapes.names[2] & OWN == of_kafka("broker")
+    assert of_leader[f"{RAFT}number_of_observers"] == 1
+    assert of_leader[f"{CONTROLLER}activebrokercount"] == 1
+    assert 0 < of_broker[offset] < of_leader[f"{RAFT}log_end_offset"]
+    assert (of_broker[f"{RAFT}current_leader"], of_broker[f"{RAFT}number_of_voters"]) == (1, 1)
+    assert (of_broker[f"{RAFT}current_vote"], of_broker[f"{RAFT}append_records_rate"]) == (-1, 0)
+    assert of_broker["kafka_server_broker_metadata_metrics_last_applied_record_lag_ms"] >= 0
+    assert faults([controller, broker]) == []
