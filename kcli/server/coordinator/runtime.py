@@ -55,6 +55,7 @@ from kcli.server.coordinator.led_partition import (
 from kcli.server.coordinator.loader import CoordinatorLoader
 from kcli.server.coordinator.operation import OPERATION_ERRORS, CoordinatorError, CoordinatorShard, Decision, Respond, settle
 from kcli.server.log_lines import Line, WarningLine, fault_line
+from kcli.server.metrics.sampled import Latency
 from kcli.server.replication.partition import Partition, PartitionError
 from kcli.server.replication.replica_manager import ReplicaManager
 from kcli.server.scheduler import Scheduler
@@ -105,6 +106,7 @@ class CoordinatorRuntime(Generic[_Shard]):
         self._base_sequence = base_sequence
         self._required_acks = required_acks
         self._led: dict[int, LedPartition[_Shard]] = {}
+        self.load_times = Latency()  # of partitions, for metrics
 
     # ------------------------------------------------------------------------------------------------------ leadership
 
@@ -199,6 +201,7 @@ class CoordinatorRuntime(Generic[_Shard]):
         led.partition.on_high_watermark = partial(self._high_watermark_moved, led)
         self._high_watermark_moved(led, log.high_watermark, now_ms)
         led.shard.loaded(now_ms)
+        self.load_times.add(took_ms)
         if count:
             text = f"{self.topic}-{index} is loaded: {count} records in {took_ms} ms"
             self._report(Line(text, topic=self.topic, partition=index, records=count))

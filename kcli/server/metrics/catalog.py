@@ -148,6 +148,12 @@ kafka_server_group_coordinator_metrics_share_group_rebalance_count | gauge |  | 
 kafka_server_group_coordinator_metrics_share_group_rebalance_rate | gauge |  | Rebalances of share groups per second
 kafka_server_group_coordinator_metrics_streams_group_rebalance_count | gauge |  | Rebalances of streams groups
 kafka_server_group_coordinator_metrics_streams_group_rebalance_rate | gauge |  | Rebalances of streams groups per second
+kafka_server_group_coordinator_metrics_partition_load_time_avg | gauge |  | Average milliseconds to load a partition of groups
+kafka_server_group_coordinator_metrics_partition_load_time_max | gauge |  | The longest of them, since the last scrape
+kafka_server_transaction_coordinator_metrics_partition_load_time_avg | gauge |  | The same of __transaction_state
+kafka_server_transaction_coordinator_metrics_partition_load_time_max | gauge |  | The longest of them, since the last scrape
+kafka_server_share_coordinator_metrics_partition_load_time_avg | gauge |  | The same of __share_group_state
+kafka_server_share_coordinator_metrics_partition_load_time_max | gauge |  | The longest of them, since the last scrape
 kafka_server_group_coordinator_metrics_event_queue_size | gauge |  | Operations that wait for a thread: always 0
 kafka_server_group_coordinator_metrics_num_partitions | gauge | state | Led partitions of __consumer_offsets by state
 kafka_server_group_coordinator_metrics_group_count | gauge | protocol | Groups by protocol: classic, consumer, share, streams

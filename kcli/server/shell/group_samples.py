@@ -64,6 +64,19 @@ def sample_groups(coordinator: GroupCoordinator, add: Add) -> Iterator[None]:
         add(f"{_GAUGES}groups{state.lower()}", states["classic"][state])
 
 
+def sample_loads(broker: Broker, add: Add) -> None:
+    """Sample the times in which partitions of the internal topics were loaded."""
+    groups, transactions, shares = broker.groups.runtime, broker.transactions.runtime, broker.share_coordinator.runtime
+    for kind, times in (
+        ("group", groups.load_times),
+        ("transaction", transactions.load_times),
+        ("share", shares.load_times),
+    ):
+        average_ms, most_ms = times.take()
+        add(f"kafka_server_{kind}_coordinator_metrics_partition_load_time_avg", average_ms)
+        add(f"kafka_server_{kind}_coordinator_metrics_partition_load_time_max", most_ms)
+
+
 _SESSIONS = "kafka_server_sharesessioncache_sharesession"
 _COORDINATOR = "kafka_server_share_coordinator_metrics_"
 _GROUPS = "kafka_server_sharegroupmetrics_"

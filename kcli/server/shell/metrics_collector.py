@@ -28,7 +28,7 @@ from kcli.server.metrics.catalog import METRICS, QUANTILES, Metric
 from kcli.server.metrics.sampled import Sampled, Summary
 from kcli.server.raft.kafka_raft_client import KafkaRaftClient
 from kcli.server.shell.controller_samples import sample_controller, sample_features, sample_loaded_metadata, sample_quorum
-from kcli.server.shell.group_samples import GROUP_RATES, SHARE_RATES, sample_groups, sample_shares
+from kcli.server.shell.group_samples import GROUP_RATES, SHARE_RATES, sample_groups, sample_loads, sample_shares
 
 # The network processor of all connections: there is one event loop.
 ONLY_PROCESSOR = "0"
@@ -104,6 +104,7 @@ def sample(
         _sample_broker(broker, raw)
         yield from sample_shares(broker, raw.add)
         yield from sample_groups(broker.groups, raw.add)
+        sample_loads(broker, raw.add)
         yield from _sample_topics(broker.metrics, raw)
         yield from _sample_partitions(broker, raw)
         yield from _sample_logs(broker.log_manager, raw)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -428,3 +429,6 @@ def test_the_offsets_are_loaded_once_by_a_start(tmp_path: Path, is_clean: bool) 
     again = Groups(tmp_path if is_clean else tmp_path / "crashed", is_new=False)
     assert again.fetch(8)[0] == (7, "")
     assert len([line for line in again.node.lines if "is loaded: 1 records" in line]) == 1
+    average_ms, most_ms = again.node.broker.groups.runtime.load_times.take()
+    assert 0 <= average_ms <= most_ms, "for metrics"
+    assert all(map(isnan, again.node.broker.groups.runtime.load_times.take()))

@@ -19,16 +19,15 @@ _MISSING_TABLE = """
 server_*_channel_metrics_* | Connections to other nodes share the event loop and are not counted
 server_group_coordinator_metrics_b* server_group_coordinator_metrics_event_[!q]* server_group_coordinator_metrics_thread_* \
 server_group_coordinator_metrics_event_queue_time* | Operations of coordinators wait for no thread, and batches for no other
-server_group_coordinator_metrics_partition_load_time_* | The log of a broker says how long a load took
-coordinator_transaction_* server_transaction_coordinator_metrics_* server_addpartitionstotxnmanager_* \
+coordinator_transaction_* server_addpartitionstotxnmanager_* \
 server_replicamanager_partitionswithlatetransactionscount | Transactions have no metrics yet
 server_share_coordinator_metrics_b* server_share_coordinator_metrics_event_[!q]* server_share_coordinator_metrics_thread_* \
 server_share_coordinator_metrics_event_queue_time* | As of group coordinators
-server_share_coordinator_metrics_partition_load_time_* server_share_coordinator_metrics_write_latency_* \
+server_share_coordinator_metrics_write_latency_* \
 server_sharegroupmetrics_partitionloadtimems* server_sharegroupmetrics_requesttopicpartitionsfetchratio* \
 server_sharegroupmetrics_topicpartitionsacquiretimems* server_sharepartitionmetrics_fetchlock* \
 server_sharepartitionmetrics_inflightbatchmessagecount* | Fetches of \
-share groups take no lock; they, loads and writes of states are not timed
+share groups take no lock; they and writes of states are not timed
 server_brokertopicmetrics_replication* server_brokertopicmetrics_reassignment* server_replicafetchermanager_* \
 | Nothing is replicated between nodes
 server_replicaalterlogdirsmanager_* server_assignmentsmanager_* | Moves between log directories are copies, without a fetcher
