@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -22,11 +23,13 @@ confluent_kafka = pytest.importorskip("confluent_kafka", reason="confluent-kafka
 
 pytestmark = [pytest.mark.ci, pytest.mark.xdist_group("console")]
 FIRST_MS = 1_700_000_000_000
+# A group begins with its first member, not three seconds later.
+SETTINGS = ("num.partitions=1", "group.initial.rebalance.delay.ms=0")
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    with LiveServer(tmp_path_factory.mktemp("console"), "num.partitions=1") as found:
+    with LiveServer(tmp_path_factory.mktemp("console"), *SETTINGS) as found:
         write(found)
         yield found
 
@@ -121,7 +124,8 @@ def test_a_group_keeps_its_place_behind_what_was_printed(server: LiveServer) -> 
 
 def test_a_member_without_partitions_ends(server: LiveServer) -> None:
     """Another member has the only partition of the topic."""
-    settings = {"bootstrap.servers": f"127.0.0.1:{server.port}", "group.id": "full"}
+    # The other member notices each rebalance with its next heartbeat.
+    settings = {"bootstrap.servers": f"127.0.0.1:{server.port}", "group.id": "full", "heartbeat.interval.ms": 200}
     other = confluent_kafka.Consumer(settings)
     assigned = threading.Event()
     is_over = threading.Event()
@@ -342,12 +346,14 @@ def test_an_advertised_address_that_cannot_be_reached_is_named(tmp_path: Path, i
             other.listen(50)  # connections are made, and no request is answered
         host, port = other.getsockname()
         address = f"PLAINTEXT://{host}:{port}"
-        with LiveServer(tmp_path, "num.partitions=1", f"advertised.listeners={address}") as server:
+        with LiveServer(tmp_path, *SETTINGS, f"advertised.listeners={address}") as server:
             limit = ("--command-property", "default.api.timeout.ms=3000")
             commands = [("consume", "--group", "g", *limit), ("consume", *limit), ("bench", "consume", *limit)]
             blocked = ("--command-property", "max.block.ms=3000")
-            for words in [*commands, ("produce", *blocked), ("bench", "produce", *blocked)]:
-                found = command(server, *words, given=b"x\n")
+            every = [*commands, ("produce", *blocked), ("bench", "produce", *blocked)]
+            with ThreadPoolExecutor(len(every)) as pool:  # each of them waits for three seconds
+                ended = pool.map(lambda words: command(server, *words, given=b"x\n"), every)
+            for words, found in zip(every, ended, strict=True):
                 lines = found.stderr.decode().splitlines()
                 assert found.returncode == 2 and len(lines) == 2, (words, lines)
                 assert lines[0].startswith(f"kcli: broker 1 at {host}:{port}: ") and lines[0].endswith("; trying again")
@@ -359,10 +365,10 @@ def test_an_advertised_address_that_cannot_be_reached_is_named(tmp_path: Path, i
 )
 def test_offsets_without_records_at_the_end(tmp_path: Path, options: list[str]) -> None:
     """A repair or the log cleaner may leave an empty active segment: the log end offset is its first one."""
-    with LiveServer(tmp_path, "num.partitions=1") as first:
+    with LiveServer(tmp_path, *SETTINGS) as first:
         assert command(first, "produce", given=b"a\nb\n").returncode == 0
     (tmp_path / "data" / "t-0" / "00000000000000000050.log").touch()
-    with LiveServer(tmp_path, "num.partitions=1") as server:
+    with LiveServer(tmp_path, *SETTINGS) as server:
         assert printed(server, *options) == ["a", "b"]
         assert command(server, "produce", given=b"c\n").returncode == 0
         assert printed(server, "--format", "%o %s\n") == ["0 a", "1 b", "50 c"]
