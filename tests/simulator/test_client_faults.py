@@ -18,8 +18,8 @@ from kcli.simulator.node_maker import NodeMaker
 from kcli.simulator.runner import Simulation
 
 sys.path.insert(0, str(Path(__file__).parent))
-from built_in_faults import WHOLE
-from wrong_clients import CLIENTS, LOG_CLIENTS
+from built_in_faults import WHOLE, SmallWorld
+from wrong_clients import CLIENTS, LOG_CLIENTS, SMALL_WORLDS
 
 
 def log_simulation(seed: int) -> Simulation:
@@ -39,6 +39,15 @@ def test_a_wrong_client_is_found(what: str) -> None:
 def test_a_wrong_client_is_found_by_the_workload_of_logs(what: str) -> None:
     """See built_in_faults."""
     LOG_CLIENTS.check_is_found(what)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("world", SMALL_WORLDS, ids=lambda world: " ".join(world.only))
+def test_a_small_world_passes(world: SmallWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it finds is the fault, not the world."""
+    world.enter(monkeypatch)
+    outcome = world.simulation(0).run()
+    assert outcome.failure == "" and outcome.batches > 10
 
 
 @pytest.mark.ci

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from built_in_faults import Fault, FaultList, SmallWorld, patched
+from built_in_faults import WHOLE, Fault, FaultList, SmallWorld, patched
 from wrong_coordinators import simulate
 
 from kcli.client.consumer.consumer import ConsumerCore
@@ -21,6 +21,7 @@ from kcli.client.producer.sender import Sender
 from kcli.client.producer.transaction_manager import TransactionManager
 from kcli.client.producer.transaction_requests import TransactionRequests
 from kcli.format.record_batch import increment_sequence
+from kcli.simulator.coordination import transactional_producer, workload
 from kcli.simulator.coordination.share_history import ACCEPT
 from kcli.simulator.node_maker import NodeMaker
 from kcli.simulator.runner import Simulation
@@ -112,6 +113,18 @@ def validates_no_position(real: Any) -> Any:
     return lambda self, partition, cluster, may_validate=True: real(self, partition, cluster, may_validate=False)
 
 
+_CORES = (
+    (workload, "CORE_SHARES", (1.0,)),
+    (workload, "CORE_SHARE", 1.0),
+    (transactional_producer, "CORE_SHARE", 1.0),
+)
+PRODUCERS = SmallWorld(("simple",), 2000, True, _CORES)
+CRASHED_PRODUCERS = SmallWorld(("simple",), 3000, False, _CORES)
+CONSUMERS = SmallWorld(("reads-1", "reads-2"), 3000, True, _CORES)
+CRASHED_CONSUMERS = SmallWorld(("reads-1", "reads-2"), 3000, False, _CORES)
+SHARE_CONSUMERS = SmallWorld(("shares-1",), 3000, True, _CORES)
+CRASHED_SHARE_CONSUMERS = SmallWorld(("shares-1",), 3000, False, _CORES)
+
 LOG_FAULTS = {
     "does not return every record": Fault(patched(ConsumerCore, "collect", returns_every_other_record), ".* is expected"),
     "does not notice that a log was truncated": Fault(
@@ -121,21 +134,29 @@ LOG_FAULTS = {
 }
 FAULTS = {
     "gives a batch that is sent again another sequence": Fault(
-        patched(TransactionManager, "can_retry", numbers_a_retry_anew), "duplicates"
+        patched(TransactionManager, "can_retry", numbers_a_retry_anew), "duplicates", CRASHED_PRODUCERS
     ),
     "commits a transaction before its records are written": Fault(
-        patched(TransactionRequests, "__init__", does_not_wait_for_batches)
+        patched(TransactionRequests, "__init__", does_not_wait_for_batches), world=PRODUCERS
     ),
     "commits offsets of records that it has not returned": Fault(
         patched(SubscriptionState, "all_consumed", commits_what_it_has_not_returned), "unseen_writes"
     ),
-    "reports each commit as done": Fault(patched(OffsetCommits, "commit", reports_each_commit_as_done), "offset_regressions"),
-    "begins behind the committed offset": Fault(
-        patched(InitialPositions, "_answered", begins_behind_the_committed_offset), "unseen_writes"
+    "reports each commit as done": Fault(
+        patched(OffsetCommits, "commit", reports_each_commit_as_done), "offset_regressions", CRASHED_CONSUMERS
     ),
-    "returns records of aborted transactions": Fault(patched(Fetcher, "_limits", reads_uncommitted), "aborted_reads"),
-    "accepts the records that the application releases": Fault(patched(ShareFetcher, "acknowledge", accepts_everything)),
-    "reports each acknowledgement as done": Fault(patched(ShareFetcher, "_settle", reports_each_acknowledgement_as_done)),
+    "begins behind the committed offset": Fault(
+        patched(InitialPositions, "_answered", begins_behind_the_committed_offset), "unseen_writes", CONSUMERS
+    ),
+    "returns records of aborted transactions": Fault(
+        patched(Fetcher, "_limits", reads_uncommitted), "aborted_reads|precommitted_reads", CONSUMERS
+    ),
+    "accepts the records that the application releases": Fault(
+        patched(ShareFetcher, "acknowledge", accepts_everything), world=SHARE_CONSUMERS
+    ),
+    "reports each acknowledgement as done": Fault(
+        patched(ShareFetcher, "_settle", reports_each_acknowledgement_as_done), world=CRASHED_SHARE_CONSUMERS
+    ),
 }
 
 
@@ -146,4 +167,5 @@ def simulate_logs(seed: int, world: SmallWorld) -> str:
 
 
 CLIENTS = FaultList("clients", FAULTS, simulate)
+SMALL_WORLDS = list(dict.fromkeys(fault.world for fault in FAULTS.values() if fault.world != WHOLE))
 LOG_CLIENTS = FaultList("log-clients", LOG_FAULTS, simulate_logs)

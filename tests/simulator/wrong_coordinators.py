@@ -52,7 +52,16 @@ from kcli.server.replication.share.in_flight import InFlightState, RecordState
 from kcli.server.replication.share.in_flight_records import InFlightRecords
 from kcli.server.replication.share.share_partition import NO_START_OFFSET, SharePartition
 from kcli.server.replication.share.share_partition_manager import SharePartitionManager
-from kcli.simulator.coordination import node_settings, share_member, workload
+from kcli.simulator.coordination import (
+    group_member,
+    node_settings,
+    share_acknowledging,
+    share_member,
+    share_resetting,
+    topic_replacing,
+    transactional_producer,
+    workload,
+)
 from kcli.state import share_group_state
 from kcli.state.group_state import GroupState
 from kcli.state.share_group_state import combine_batches
@@ -462,135 +471,181 @@ def accepts_fenced_members(real: Any) -> Any:
 
 _RAW = (workload, "CORE_SHARES", (0.0,))  # members that send requests of their own, not those of kcli's client
 _POWER = (node_settings, "POWER_LOSS_SHARE", 1.0)
+_MORTAL = (group_member, "DIED_SHARE", 0.05)
+_ONE_ID = (workload, "SECOND_IDS", ("tp0", "tp0"))
+_RELEASING = (share_acknowledging, "_WEIGHTS", (5, 75, 5, 10, 5))  # members that release most records
+# No connection of an earlier member is left when offsets are set.
+_LEAVING = (
+    *((share_member, name, 0.0) for name in ("HANGING_SHARE", "SILENT_SHARE", "UNNOTICED_SHARE")),
+    (share_resetting, "MAX_CLOSING_MS", 6000),
+)
+_UNSTEADY = (
+    (workload, "TRANSFORMER_COUNTS", (2, 2)),
+    (transactional_producer, "PAUSED_OUTPUTS_SHARE", 0.5),
+    (transactional_producer, "ABORTED_OUTPUTS_SHARE", 0.4),
+    (group_member, "LEFT_SHARE", 0.05),
+)
+
 WRITERS = SmallWorld(("simple",), 2000, True)
-COMMITTER = SmallWorld(("simple",), 3000, False, (_POWER,))
+RIVALS = SmallWorld(("simple",), 3000, True, (_ONE_ID, (transactional_producer, "PAUSED_SHARE", 0.3)))
+CRASHED_WRITERS = SmallWorld(("simple",), 3000)
+POWERLESS_WRITERS = SmallWorld(("simple",), 3000, False, (_POWER,))
+CLASSIC = SmallWorld(("reads-1",), 3000, True, (_RAW,))
+STATIC_CLASSIC = SmallWorld(("reads-1",), 3000, True, (_RAW, _MORTAL, (workload, "STATIC_SHARE", 1.0)))
+MORTAL_CLASSIC = SmallWorld(("reads-1",), 3000, True, (_RAW, _MORTAL, (workload, "STATIC_SHARE", 0.0)))
 CONSUMERS = SmallWorld(("reads-2",), 4000, True, (_RAW,))
-STREAMS = SmallWorld(("reads-3",), 3000, True)
+MORTAL_CONSUMERS = SmallWorld(("reads-2",), 3000, True, (_RAW, _MORTAL))
+STREAMS = SmallWorld(("reads-3",), 3000, True, (_MORTAL,))
+PAUSING_STREAMS = SmallWorld(("reads-3",), 3000, True, ((group_member, "PAUSED_SHARE", 0.05),))
+DELETED = SmallWorld(("reads-1", "reads-2", "reads-3", "deleter"), 3000, True)
+REPLACED = SmallWorld(("reads-4",), 4000, True, ((topic_replacing, "MAX_LIFE_MS", 1500),))
 TRANSFORMERS = SmallWorld(("maps",), 3000, True)
+CRASHED_TRANSFORMERS = SmallWorld(("maps",), 3000)
+UNSTEADY_TRANSFORMERS = SmallWorld(("maps",), 3000, True, _UNSTEADY)
+STREAMS_TRANSFORMERS = SmallWorld(("maps",), 3000, True, ((workload, "KINDS", (workload.STREAMS_KIND,)),))
+SHARERS = SmallWorld(("shares-1",), 3000, True)
+CRASHED_SHARERS = SmallWorld(("shares-1",), 3000)
+RELEASING_SHARERS = SmallWorld(("shares-1",), 3000, False, (_RELEASING,))
+RESET_SHARERS = SmallWorld(("shares-3",), 4000, True, _LEAVING)
+CRASHED_RESETS = SmallWorld(("shares-3",), 3000)
 # The members that leave keep their connections, so the leader keeps its share partitions while offsets are set.
 HANGING_SHARERS = SmallWorld(("shares-3",), 4000, True, ((share_member, "HANGING_SHARE", 1.0),))
 
 FAULTS = {
     "answers before its records are durable": Fault(
-        patched(CoordinatorRuntime, "_defer", answers_at_once), "offset_regressions", COMMITTER
+        patched(CoordinatorRuntime, "_defer", answers_at_once), "offset_regressions", POWERLESS_WRITERS
     ),
     "accepts commits of every generation": Fault(
-        patched(ClassicGroupManager, "validate_offset_commit", accepts_every_generation), "zombie_commits"
+        patched(ClassicGroupManager, "validate_offset_commit", accepts_every_generation), "zombie_commits", CLASSIC
     ),
     "accepts commits of every member epoch": Fault(
         patched(ConsumerGroupManager, "validate_offset_commit", accepts_every_epoch_of_a_commit), "zombie_commits", CONSUMERS
     ),
     "never removes a member of a classic group": Fault(
-        patched(ClassicRebalances, "_expire_member", never_expires), "unseen_writes"
+        patched(ClassicRebalances, "_expire_member", never_expires), "unseen_writes", MORTAL_CLASSIC
     ),
     "never removes a member of a consumer group": Fault(
-        patched(ConsumerGroupManager, "_expire", never_removes), "unseen_writes"
+        patched(ConsumerGroupManager, "_expire", never_removes), "unseen_writes", MORTAL_CONSUMERS
     ),
     "writes no marker to the second partition": Fault(
-        patched(TransactionMarkerChannelManager, "_enqueue", forgets_a_partition), "stuck_transactions"
+        patched(TransactionMarkerChannelManager, "_enqueue", forgets_a_partition), "stuck_transactions", WRITERS
     ),
-    "lets fenced producers go on": Fault(patched(transitions, "check_producer", ignores_the_epoch), "aborted_reads"),
-    "ends transactions for every epoch": Fault(patched(transitions, "end_transaction", ignores_the_epoch)),
+    "lets fenced producers go on": Fault(patched(transitions, "check_producer", ignores_the_epoch), "aborted_reads", RIVALS),
+    "ends transactions for every epoch": Fault(patched(transitions, "end_transaction", ignores_the_epoch), world=RIVALS),
     "shows offsets of aborted transactions": Fault(
         patched(GroupState, "apply_marker", commits_every_marker), "unprocessed_inputs", TRANSFORMERS
     ),
     "shows offsets while a transaction is open": Fault(
-        patched(OffsetManager, "_fetch_one", shows_unstable_offsets), "offset_regressions"
+        patched(OffsetManager, "_fetch_one", shows_unstable_offsets), "offset_regressions", UNSTEADY_TRANSFORMERS
     ),
     "drops offsets of committed transactions": Fault(
         patched(GroupState, "apply_marker", drops_pending_offsets), "unprocessed_inputs", TRANSFORMERS
     ),
-    "assigns a partition to two members": Fault(assigns_twice, "two_owners"),
-    "assigns partitions before they are revoked": Fault(gives_owned_partitions, "zombie_commits"),
+    "assigns a partition to two members": Fault(assigns_twice, "two_owners", CONSUMERS),
+    "assigns partitions before they are revoked": Fault(gives_owned_partitions, "zombie_commits", CONSUMERS),
     "counts the generations of a classic group down": Fault(
-        patched(ClassicGroup, "next_generation", counts_generations_down), "generation_regressions"
+        patched(ClassicGroup, "next_generation", counts_generations_down), "generation_regressions", CLASSIC
     ),
-    "loads all but the last batch": Fault(patched(CoordinatorLoader, "_records", loads_all_but_the_last)),
-    "gives an epoch to two producers": Fault(
-        patched(transitions, "init_producer_id", gives_the_present_epoch), "repeated_epochs"
+    "loads all but the last batch": Fault(
+        patched(CoordinatorLoader, "_records", loads_all_but_the_last), world=CRASHED_WRITERS
     ),
+    "gives an epoch to two producers": Fault(patched(transitions, "init_producer_id", gives_the_present_epoch), world=WRITERS),
     "gives producer ids again after a start": Fault(
-        patched(ProducerIdControlManager, "allocate_producer_ids", allocates_the_first_block), "repeated_epochs"
+        patched(ProducerIdControlManager, "allocate_producer_ids", allocates_the_first_block),
+        "repeated_epochs",
+        CRASHED_WRITERS,
     ),
     "never aborts an old transaction": Fault(
         patched(TransactionCoordinator, "_abort_timed_out", aborts_nothing_late), "stuck_transactions", WRITERS
     ),
     "shows records of open transactions": Fault(
-        patched(UnifiedLog, "last_stable_offset", reads_to_the_end), "precommitted_reads"
+        patched(UnifiedLog, "last_stable_offset", reads_to_the_end), "precommitted_reads", CONSUMERS
     ),
     "returns batches before the fetch offset": Fault(
-        patched(_Fetch, "_read_one", reads_from_elsewhere(-4, 3)), "nonmonotonic_polls"
+        patched(_Fetch, "_read_one", reads_from_elsewhere(-4, 3)), "nonmonotonic_polls", CONSUMERS
     ),
     "skips a batch after the fetch offset": Fault(
         patched(_Fetch, "_read_one", reads_from_elsewhere(4, 29)), "skipped_polls", CONSUMERS
     ),
-    "writes a wrong marker": Fault(patched(txn_markers, "encode_marker_batch", turns_aborts_into_commits), "fractured_commits"),
-    "writes abort markers of committed transactions": Fault(
-        patched(txn_markers, "encode_marker_batch", aborts_committed_transactions), "lost_writes"
+    "writes a wrong marker": Fault(
+        patched(txn_markers, "encode_marker_batch", turns_aborts_into_commits), "fractured_commits", WRITERS
     ),
-    "appends a repeated batch again": Fault(appends_repeated_batches, "duplicates"),
+    "writes abort markers of committed transactions": Fault(
+        patched(txn_markers, "encode_marker_batch", aborts_committed_transactions), "lost_writes", WRITERS
+    ),
+    "appends a repeated batch again": Fault(appends_repeated_batches, "duplicates", WRITERS),
     "answers with a wrong offset": Fault(
-        patched(UnifiedLog, "append_as_leader", answers_with_the_next_offset), "inconsistent_offsets"
+        patched(UnifiedLog, "append_as_leader", answers_with_the_next_offset), "inconsistent_offsets", WRITERS
     ),
     "appends the records of a batch in another order": Fault(
-        patched(UnifiedLog, "append_as_leader", reverses_batches), "nonmonotonic_sends"
+        patched(UnifiedLog, "append_as_leader", reverses_batches), "nonmonotonic_sends", WRITERS
     ),
-    "acknowledges without a write": Fault(patched(SharePartition, "_write", writes_nothing), "redelivered_records"),
-    "never ends an acquisition lock": Fault(patched(SharePartition, "_expire", never_expires), "lost_deliveries"),
-    "acquires records that another member has": Fault(acquires_what_is_acquired, "two_holders"),
+    "acknowledges without a write": Fault(
+        patched(SharePartition, "_write", writes_nothing), "redelivered_records", CRASHED_SHARERS
+    ),
+    "never ends an acquisition lock": Fault(patched(SharePartition, "_expire", never_expires), "lost_deliveries", SHARERS),
+    "acquires records that another member has": Fault(acquires_what_is_acquired, "two_holders", SHARERS),
     "does not write delivery counts": Fault(
-        patched(acknowledgement, "state_batch", counts_one_delivery), "wrong_delivery_counts"
+        patched(acknowledgement, "state_batch", counts_one_delivery), "wrong_delivery_counts", RELEASING_SHARERS
     ),
     "loads all but the last state batch": Fault(
-        patched(InFlightRecords, "restore", restores_all_but_the_last), "redelivered_records"
+        patched(InFlightRecords, "restore", restores_all_but_the_last), "redelivered_records", CRASHED_SHARERS
     ),
     "loads a start offset that is too high": Fault(
-        patched(InFlightRecords, "restore", restores_a_later_start), "lost_deliveries"
+        patched(InFlightRecords, "restore", restores_a_later_start), "lost_deliveries", CRASHED_SHARERS
     ),
     "loads a start offset that is too low": Fault(
-        patched(InFlightRecords, "restore", restores_an_earlier_start), "early_deliveries"
+        patched(InFlightRecords, "restore", restores_an_earlier_start), "early_deliveries", CRASHED_RESETS
     ),
-    "delivers records without a limit": Fault(patched(InFlightState, "update", has_no_limit), "wrong_delivery_counts"),
-    "delivers aborted records": Fault(patched(share_partition, "archive_aborted", archives_nothing), "aborted_reads"),
+    "delivers records without a limit": Fault(patched(InFlightState, "update", has_no_limit), "wrong_delivery_counts", SHARERS),
+    "delivers aborted records": Fault(patched(share_partition, "archive_aborted", archives_nothing), "aborted_reads", SHARERS),
     "ends acquisition locks too early": Fault(
-        patched(ShareGroupConfig, "record_lock_duration_ms", is_always(100)), "two_holders"
+        patched(ShareGroupConfig, "record_lock_duration_ms", is_always(100)), "two_holders", SHARERS
     ),
     "ends acquisition locks too late": Fault(
-        patched(ShareGroupConfig, "record_lock_duration_ms", is_later(14_000)), "late_expiries"
+        patched(ShareGroupConfig, "record_lock_duration_ms", is_later(14_000)), "late_expiries", SHARERS
     ),
     "does not write the start offset": Fault(
-        patched(share_partition, "ShareUpdateBatches", writes_no_start_offset), "stuck_share_partitions"
+        patched(share_partition, "ShareUpdateBatches", writes_no_start_offset), "stuck_share_partitions", SHARERS
     ),
-    "refuses to renew locks": Fault(patched(ShareGroupConfig, "is_renew_enabled", is_always(False)), "refused_holders"),
-    "forgets state batches of updates": Fault(patched(share_group_state, "_updated", forgets_updates), "redelivered_records"),
-    "gives a task to two members": Fault(gives_the_first_task_twice, "two_owners"),
-    "never removes a member of a streams group": Fault(patched(StreamsGroupManager, "_expire", never_removes), "unseen_writes"),
+    "refuses to renew locks": Fault(
+        patched(ShareGroupConfig, "is_renew_enabled", is_always(False)), "refused_holders", SHARERS
+    ),
+    "forgets state batches of updates": Fault(
+        patched(share_group_state, "_updated", forgets_updates), "redelivered_records", CRASHED_SHARERS
+    ),
+    "gives a task to two members": Fault(gives_the_first_task_twice, "two_owners", STREAMS),
+    "never removes a member of a streams group": Fault(
+        patched(StreamsGroupManager, "_expire", never_removes), "unseen_writes", STREAMS
+    ),
     "accepts commits of every streams member epoch": Fault(
-        patched(StreamsGroupManager, "validate_offset_commit", accepts_every_epoch_of_a_commit), "zombie_commits", STREAMS
+        patched(StreamsGroupManager, "validate_offset_commit", accepts_every_epoch_of_a_commit),
+        "zombie_commits",
+        PAUSING_STREAMS,
     ),
     "forgets the last task of a repartition topic": Fault(
-        patched(_Counts, "configured", forgets_the_last_task_of_repartition_topics), "unseen_writes"
+        patched(_Counts, "configured", forgets_the_last_task_of_repartition_topics), "unseen_writes", STREAMS_TRANSFORMERS
     ),
-    "keeps offsets of deleted topics": Fault(patched(OffsetManager, "of_topic", keeps_offsets), "leftover_offsets"),
-    "takes offsets of a deleted topic for those of a new one": Fault(reads_offsets_by_name),
+    "keeps offsets of deleted topics": Fault(patched(OffsetManager, "of_topic", keeps_offsets), "leftover_offsets", REPLACED),
+    "takes offsets of a deleted topic for those of a new one": Fault(reads_offsets_by_name, world=REPLACED),
     "deletes offsets of topics that members read": Fault(
-        patched(GroupShard, "offset_delete_check", keeps_no_topic), "deleted_read_offsets"
+        patched(GroupShard, "offset_delete_check", keeps_no_topic), "deleted_read_offsets", DELETED
     ),
     "keeps the state epoch when offsets are set": Fault(
         patched(share_shard, "snapshot_record", keeps_the_state_epoch), "lost_deliveries", HANGING_SHARERS
     ),
     "keeps the share partitions of an empty group": Fault(
-        patched(SharePartitionManager, "_group_empty", keeps_share_partitions), "wrong_delivery_counts"
+        patched(SharePartitionManager, "_group_empty", keeps_share_partitions), "wrong_delivery_counts", RESET_SHARERS
     ),
     "keeps the start offset when offsets are set": Fault(
-        patched(ShareShard, "initialize", keeps_the_start_offset), "wrong_start_offsets"
+        patched(ShareShard, "initialize", keeps_the_start_offset), "wrong_start_offsets", RESET_SHARERS
     ),
-    "keeps state batches when offsets are set": Fault(keeps_state_batches, "lost_deliveries"),
+    "keeps state batches when offsets are set": Fault(keeps_state_batches, "lost_deliveries", RESET_SHARERS),
     "accepts commits of the epoch before": Fault(
         patched(ConsumerGroupManager, "_check_assigned", accepts_the_epoch_before), "zombie_commits", CONSUMERS
     ),
     "accepts commits of fenced static members": Fault(
-        patched(ClassicGroupManager, "validate_offset_commit", accepts_fenced_members), "zombie_commits"
+        patched(ClassicGroupManager, "validate_offset_commit", accepts_fenced_members), "zombie_commits", STATIC_CLASSIC
     ),
 }
 

@@ -145,6 +145,8 @@ CHECK_MS = 400
 MAX_OPEN_MS = 20_000  # more than the timeout of a transaction and the interval after which the coordinator looks for it
 QUIET_MS = 5000  # more than a client waits for an answer
 CORE_SHARE = 0.7  # of the members of share groups
+TRANSFORMER_COUNTS = (1, 2)  # members of a group that transforms
+SECOND_IDS = ("tp0", "tp1")  # the transactional ids of the second writer; the first one has tp0
 
 AnyShareMember = ShareMember | CoreShareMember
 _Client = TransactionalProducer | Member | AnyShareMember | OffsetCommitter | OffsetDeleter | ShareResetter | TopicReplacer
@@ -189,7 +191,7 @@ class CoordinationSimulation(Simulation):
         self.transactional_ids: list[str] = []
         self._reader = Caller(self.stage, "reader", self._rng("reader"))
         self._input_partitions = rng.choice((2, 3))
-        self.writers = [self._writer("p0", "tp0"), self._writer("p1", rng.choice(("tp0", "tp1")))]
+        self.writers = [self._writer("p0", "tp0"), self._writer("p1", rng.choice(SECOND_IDS))]
         if not self.stage.loses_power:
             self.writers.append(self._writer("i0", None))
         self._add_groups(rng)
@@ -230,7 +232,7 @@ class CoordinationSimulation(Simulation):
             kind, targets = REPARTITIONING_KIND, {INPUT: group + REPARTITION, group + REPARTITION: OUTPUT}
         self.stage.history.transforms[group] = targets
         made = self._group(group, kind, INPUT)
-        for number in range(rng.choice((1, 2))):
+        for number in range(rng.choice(TRANSFORMER_COUNTS)):
             name = f"{group}.{number}"
             transactional_id = f"t-{name}"
             self.transactional_ids.append(transactional_id)
