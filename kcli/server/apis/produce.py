@@ -384,13 +384,18 @@ class _Produce:
         self._checking.clear()
 
     def _wait_for_flushes(self, now_ms: int) -> None:
-        """Wait until the appended batches are durable; a partition whose flush fails gets KAFKA_STORAGE_ERROR."""
+        """Wait until the appended batches are durable; a partition whose flush fails gets KAFKA_STORAGE_ERROR.
+
+        One that has moved to another broker concurrently gets NOT_LEADER_OR_FOLLOWER: its log may be gone before the flush.
+        """
         left = len(self._to_flush)
 
-        def flushed(error: OSError | None, now_ms: int, answer: Message) -> None:
+        def flushed(error: OSError | None, now_ms: int, partition: Partition, answer: Message) -> None:
             nonlocal left
             left -= 1
-            if error is not None:
+            if error is not None and not partition.is_leader:
+                answer.error_code = error_codes.NOT_LEADER_OR_FOLLOWER
+            elif error is not None:
                 answer.error_code, answer.error_message = error_codes.KAFKA_STORAGE_ERROR, error.strerror
             if left:
                 return
@@ -400,7 +405,7 @@ class _Produce:
                 self._context.failed(fault)
 
         for partition, end_offset, answer in self._to_flush:
-            partition.when_flushed(end_offset, partial(flushed, answer=answer), now_ms)
+            partition.when_flushed(end_offset, partial(flushed, partition=partition, answer=answer), now_ms)
 
     def _wait_for_replicas(self, now_ms: int) -> None:
         """With acks=-1, answer when all in-sync replicas have the records; else at once."""

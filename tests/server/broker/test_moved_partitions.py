@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from kcli.protocol.apis import API_KEYS, FIND_COORDINATOR, HEARTBEAT
 from kcli.protocol.message import Message
 from kcli.server.broker.metadata_publisher import MetadataPublisher
 from kcli.server.raft.metadata_batches import MetadataBatch
+from kcli.server.replication.partition import Partition
 from kcli.state.image_records import new_record
 from tests.server.whole_node import Pending, WholeNode, batch
 
@@ -148,9 +150,15 @@ def test_a_partition_that_changes_before_its_log_is_made_is_hosted_once(
     node: WholeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was hosted twice: a coordinator that had the first one would lead on when the second one has stopped."""
-    manager, made = node.broker.replica_manager, []
+    manager = node.broker.replica_manager
+    made: list[Partition] = []
     real = manager.create_partition
-    monkeypatch.setattr(manager, "create_partition", lambda *args, **named: made.append(real(*args, **named)) or made[-1])
+
+    def create(*args: Any, **named: Any) -> Partition:
+        made.append(real(*args, **named))
+        return made[-1]
+
+    monkeypatch.setattr(manager, "create_partition", create)
     move(node, "t", 0, ELSEWHERE)
     topic_id, publisher = node.broker.image.topic_ids["t"], node.broker.publisher
     with monkeypatch.context() as patched:
@@ -158,3 +166,17 @@ def test_a_partition_that_changes_before_its_log_is_made_is_hosted_once(
         node.publish([placed(topic_id, 0, HERE)])
     move(node, "t", 0, HERE)
     assert [partition.key for partition in made] == [("t", 0)]
+
+
+def test_a_produce_whose_flush_ends_after_the_move_is_not_acknowledged(tmp_path: Path) -> None:
+    """With flush.messages the records wait for the device, and the partition moves away and back before that."""
+    node = WholeNode(tmp_path / "data", *SETTINGS)
+    node.create_topic("t", 2, **{"flush.messages": "1"})
+    node.holds_flushes = True
+    produce = node.produce("t", 0, batch(b"a"), acks=-1)
+    assert produce.answer is None
+    move(node, "t", 0, ELSEWHERE)
+    move(node, "t", 0, HERE)
+    node.holds_flushes = False
+    node.release_flushes()
+    assert only(produce).error_code == error_codes.NOT_LEADER_OR_FOLLOWER
