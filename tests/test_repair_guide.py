@@ -34,6 +34,7 @@ from kcli.log.reading.explanation import (
     MOST_SEARCHED,
     OVERFLOW,
     PAYLOAD,
+    SECTOR,
 )
 from tests.conftest import every_log_set
 from tests.damage.layout import flip
@@ -179,6 +180,9 @@ COSTS = {
     "offsets that overflow": [OVERFLOW],
     "the first batch after damaged bytes": [PAYLOAD],
     "nothing is left of a batch": [LOST],
+    "sound batches between two damaged places": [PAYLOAD, 1, FIELD],
+    "such batches are those of the log": [SECTOR],
+    "such batches leave no offset": [LOST],
     "a segment renamed": [FILE, COMPANION],
 }
 
