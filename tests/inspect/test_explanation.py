@@ -14,11 +14,23 @@ from pathlib import Path
 import pytest
 
 from kcli.format.compression import deflate
+from kcli.format.primitives import INT64_MAX
 from kcli.format.record_batch import NewRecordBatch
 from kcli.format.records import Record, encode_records
 from kcli.inspect.repairing.repair import CLEAN
 from kcli.log.disk.os_disk import OsDisk
-from kcli.log.reading.explanation import BIT, BYTE, FIELD, difference
+from kcli.log.reading import explanation
+from kcli.log.reading.explanation import (
+    BIT,
+    BYTE,
+    FIELD,
+    Batch,
+    Batches,
+    LogWitnesses,
+    OffsetExplanation,
+    SegmentWitnesses,
+    difference,
+)
 from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 from tests.damage.layout import patch
 from tests.fuzz import outputs
@@ -557,3 +569,19 @@ def test_offsets_that_a_repair_loses_do_not_contradict_the_last_batch(tmp_path: 
     plan, _ = repair(tmp_path)
     assert (segments(tmp_path)[0], holes(plan)) == ([0, 12], [(8, 12)])
     assert "offset-mismatch" not in {finding.code for finding in plan.left} | codes(verify(tmp_path))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_windows_of_a_large_segment_choose_what_all_of_it_does(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Wrong base offsets here and there, one of them far above all others: no window is led astray by it."""
+    rng, batches, right = random.Random(seed), Batches(), list[int]()
+    for number in range(200):
+        base_offset = 10 * number
+        right.append(base_offset)
+        if number % 23 == seed:
+            base_offset ^= rng.choice((1, 1 << 4, 1 << 40, 0x7F << 16))
+        batches.insert(number, Batch(100 * number, 100 * number + 100, base_offset, base_offset + 9, 0))
+    chosen = OffsetExplanation(batches, SegmentWitnesses(0, INT64_MAX, 0), LogWitnesses()).choose()
+    assert [one.base_offset for one in chosen] == [right[one.row] for one in chosen]
+    monkeypatch.setattr(explanation, "WINDOW", 20)
+    assert OffsetExplanation(batches, SegmentWitnesses(0, INT64_MAX, 0), LogWitnesses()).choose() == chosen

@@ -32,6 +32,7 @@ The records of a corrected batch must be readable too.
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
@@ -218,7 +219,7 @@ class LogSalvager:
             size_bytes = reader.end_position()
             batches, faults, unsound = self._scan(reader)
             bounds = (max(first_offset, base_offset), end_offset)
-            whole = set(batches.position)
+            whole = array("q", batches.position)  # ascending, as in the file
             edges = [found.position for found in unsound if found.is_entry]
             fixer = HeaderFixer(reader.file, batches, size_bytes, self._content_fault, edges)
             fixer.fix()
@@ -247,7 +248,7 @@ class LogSalvager:
         displaced = [
             (batches.base_offset[row], batches.last_offset[row])
             for row, position in enumerate(batches.position)
-            if position in whole and position not in stays
+            if position not in stays and bisect_right(whole, position) > bisect_left(whole, position)
         ]
         stated_end, ends_damaged = _end_of_damage(kept, unsound, next_offset)
         moved_end = _end_of_moved(batches, kept, next_offset)

@@ -104,6 +104,9 @@ _IMPOSSIBLE = 1 << 20
 OFFSET_BYTES = 8  # of the base offset
 # Of how many corrected or removed batches choices of equal cost are searched, in segments of at most how many batches.
 MOST_DOUBTED, MOST_SEARCHED = 4, 10_000
+# In a segment of many batches two windows of this size are explained together, and the choice of the first one is kept: the
+# memory for candidates is bounded.
+WINDOW = 50_000
 # What the batch of a row is worth that has to stay.
 _FORCED = 1 << 30
 # A run of batches may have the leader epoch of one of this number of runs before and after it.
@@ -269,7 +272,7 @@ class OffsetExplanation:
         self._segment = segment
         self._log = log
         self._copies: frozenset[int] = frozenset()
-        self._stated: frozenset[int] = frozenset()
+        self._stated = array("q")  # ascending
         self._of_rows: list[list[Candidate]] = []
         self._last_timestamp = -1
         self._latest: Container[int] | None = None
@@ -306,9 +309,25 @@ class OffsetExplanation:
         None for any.
         """
         self._copies, self._last_timestamp, self._latest = copies, last_timestamp, latest
-        self._stated = frozenset(self._batches.base_offset)
-        self._of_rows, segment = self._candidates(), self._segment
-        return best_choice(self._of_rows, segment.first_offset, segment.end_offset, gap=self._gap)
+        self._stated = array("q", sorted(self._batches.base_offset))
+        count, segment = len(self._batches), self._segment
+        if count <= 2 * WINDOW:
+            rows = [self._candidates_of(index) for index in range(count)]
+            self._of_rows = rows if count <= MOST_SEARCHED else []
+            return best_choice(rows, segment.first_offset, segment.end_offset, gap=self._gap)
+        chosen, first_offset = list[Chosen](), segment.first_offset
+        for start in range(0, count, WINDOW):
+            end = min(start + 2 * WINDOW, count)
+            rows = [self._candidates_of(index) for index in range(start, end)]
+            rows = [[one for one in some if one.base_offset >= first_offset] for some in rows]
+            end_offset = segment.end_offset if end == count else INT64_MAX
+            for row, base_offset in best_choice(rows, first_offset, end_offset, gap=self._gap):
+                if row < WINDOW or end == count:
+                    chosen.append(Chosen(start + row, base_offset))
+                    first_offset = base_offset + self._size(start + row)
+            if end == count:
+                break
+        return chosen
 
     def alternatives(self, chosen: Sequence[Chosen]) -> list[list[Differing]]:
         """Return where other choices differ from the one that `choose` returned, if they cost the same.
@@ -316,7 +335,7 @@ class OffsetExplanation:
         For each of the first MOST_DOUBTED batches that are corrected or removed the best choice without that is compared. Not
         for payload, which --take-inner keeps, and for copies.
         """
-        if len(self._of_rows) > MOST_SEARCHED:
+        if not self._of_rows:
             return []
         bases = {one.row: one.base_offset for one in chosen}
         stated = self._batches.base_offset
@@ -448,32 +467,33 @@ class OffsetExplanation:
 
     # ---------------------------------------------------------------------------------------------------- candidates
 
-    def _candidates(self) -> list[list[Candidate]]:
-        """Return the candidates of each batch, that with the offsets as read last."""
-        before, behind = self._neighbours()
-        return [self._candidates_of(index, before[index], behind[index]) for index in range(len(self._batches))]
+    def _is_stated(self, first: int) -> bool:
+        """Return True if a batch states this base offset."""
+        found = bisect_left(self._stated, first)
+        return found < len(self._stated) and self._stated[found] == first
 
-    def _neighbours(self) -> tuple[list[list[int]], list[list[int]]]:
-        """Return for each batch the offsets that follow the batches before it, and those with which the next ones begin."""
-        bases, lasts, count = self._batches.base_offset, self._batches.last_offset, len(self._batches)
-        before: list[list[int]] = []
-        for index in range(count):
-            found = [] if self._is_free(index) else [self._segment.first_offset] if not index else [lasts[index - 1] + 1]
-            if found and index:
-                found += [lasts[index - 2] + 1] if index > 1 and not self._is_free(index - 1) else []
-            before.append(found)
-        behind: list[list[int]] = [[] for _ in range(count)]
-        is_closed = self._segment.end_offset < INT64_MAX and self._segment.is_end_sound
-        behind[-1:] = [[self._segment.end_offset] if is_closed else []]
-        for index in range(count - 2, -1, -1):
-            if not self._is_free(index + 1):
-                found = [bases[index + 1]]
-                found += [bases[index + 2]] if index + 2 < count and not self._is_free(index + 2) else []
-                behind[index] = found
-        return before, behind
+    def _before(self, index: int) -> list[int]:
+        """Return the offsets that follow the one or two batches before one."""
+        lasts = self._batches.last_offset
+        if self._is_free(index):
+            return []
+        if not index:
+            return [self._segment.first_offset]
+        return [lasts[index - 1] + 1, *([lasts[index - 2] + 1] if index > 1 and not self._is_free(index - 1) else [])]
 
-    def _candidates_of(self, index: int, before: list[int], behind: list[int]) -> list[Candidate]:
-        batches, segment = self._batches, self._segment
+    def _behind(self, index: int) -> list[int]:
+        """Return the offsets with which the next one or two batches begin."""
+        bases, count = self._batches.base_offset, len(self._batches)
+        if index == count - 1:
+            is_closed = self._segment.end_offset < INT64_MAX and self._segment.is_end_sound
+            return [self._segment.end_offset] if is_closed else []
+        if self._is_free(index + 1):
+            return []
+        return [bases[index + 1], *([bases[index + 2]] if index + 2 < count and not self._is_free(index + 2) else [])]
+
+    def _candidates_of(self, index: int) -> list[Candidate]:
+        """Return the candidates of a batch, that with the offsets as read last."""
+        batches, segment, before, behind = self._batches, self._segment, self._before(index), self._behind(index)
         stated, size = batches.base_offset[index], self._size(index)
         values: dict[int, int] = {}
         is_doubtful = self._may_be_payload(index)
@@ -492,7 +512,7 @@ class OffsetExplanation:
                 values.setdefault(first, difference(stated, first))
         # If another batch states an offset, the two are exchanged, or one is a copy.
         most = BIT if batches.position[index] in segment.corrected else FIELD
-        values = {first: min(cost, most) for first, cost in values.items() if first not in self._stated}
+        values = {first: min(cost, most) for first, cost in values.items() if not self._is_stated(first)}
         values[stated] = 0
         fitting = {
             first: cost
