@@ -182,7 +182,7 @@ COSTS = {
     "nothing is left of a batch": [LOST],
     "sound batches between two damaged places": [PAYLOAD, 1, FIELD],
     "such batches are those of the log": [SECTOR],
-    "such batches leave no offset": [LOST],
+    "such batches leave no offset": [LOST, GAP_LARGE, FIELD],
     "a segment renamed": [FILE, COMPANION],
 }
 

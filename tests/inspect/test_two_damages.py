@@ -44,6 +44,14 @@ class TwiceDamaged:
         self.hit |= {number for number in range(BATCHES) if self.starts[number] < end and self.starts[number + 1] > start}
         self.data[start:end] = data
 
+    def replace(self, number: int, values: list[bytes]) -> None:
+        """Let a batch have other values; the batches behind it move."""
+        around = PartitionBuilder(self.path.parent.with_name("t-1"), first_offset=number * PER_BATCH)
+        around.append([(b"k", value) for value in values])
+        start, end = self.starts[number : number + 2]
+        self.data[start:end] = around.log
+        self.starts[number + 1 :] = [one + len(around.log) - (end - start) for one in self.starts[number + 1 :]]
+
     def zero_sector(self, at: int) -> None:
         """A sector that was not written, the one of byte `at`."""
         self.change(at // SECTOR_BYTES * SECTOR_BYTES, bytes(SECTOR_BYTES))
@@ -129,15 +137,44 @@ def test_payload_between_two_damaged_places_is_not_taken(tmp_path: Path, inner: 
     readable, and a later record is damaged, too."""
     log = TwiceDamaged(tmp_path / "t-0")
     payload = b"".join(forged(FIRST * PER_BATCH + 1 + number, 1) for number in range(inner - 1))
-    around = PartitionBuilder(tmp_path / "t-1", first_offset=FIRST * PER_BATCH)
-    around.append([(b"k", b"v" * 700), (b"k", payload + b"rest"), *[(b"k", b"v" * 100)] * 3])
-    moved = len(around.log) - (log.starts[FIRST + 1] - log.starts[FIRST])
-    log.data[log.starts[FIRST] : log.starts[FIRST + 1]] = around.log
-    log.starts[FIRST + 1 :] = [start + moved for start in log.starts[FIRST + 1 :]]
+    log.replace(FIRST, [b"v" * 700, payload + b"rest", *[b"v" * 100] * 3])
     log.change(log.starts[FIRST], bytes(HEADER_BYTES + 10))
     log.change(log.starts[FIRST + 1] - 150, bytes(20))
     log.change(log.starts[SECOND] + 8, bytes(4) + b"\x55" * 100)
     log.check()
+
+
+def positions(path: Path, start: int, end: int | None) -> list[int]:
+    """The bytes of the sound batches in a part of a segment."""
+    with SegmentReader(OsDisk(), str(path), end=end) as reader:
+        return [one.position for one in reader.batches(start) if not isinstance(one, Damage) and one.is_valid]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_parts_of_a_segment_have_the_batches_of_all_of_it(tmp_path: Path, seed: int) -> None:
+    """Spark reads parts that begin at an index entry: what is behind a part counts for the batches at its end, too."""
+    rng, log = random.Random(seed), TwiceDamaged(tmp_path / "t-0", index_every=8)
+    for _ in range(4):
+        log.zero_sector(rng.randrange(len(log.data)))
+    log.change(rng.choice(log.starts[:-1]) + 8, rng.randbytes(4) + rng.randbytes(200))
+    log.path.write_bytes(log.data)
+    whole = positions(log.path, 0, None)
+    for number in range(7, BATCHES, 8):
+        if number not in log.hit:
+            at = log.starts[number]
+            assert positions(log.path, 0, at) + positions(log.path, at, None) == whole
+
+
+def test_payload_at_the_end_of_a_part_is_not_taken(tmp_path: Path) -> None:
+    """What looks like a batch before a damaged one is above the offset of the batch behind the part."""
+    log = TwiceDamaged(tmp_path / "t-0", index_every=8)
+    broken = bytearray(forged(1_001, 1))
+    broken[-1] ^= 1
+    log.replace(14, [b"v" * 700, forged(1_000, 1) + broken + b"rest"])
+    log.change(log.starts[14], bytes(HEADER_BYTES + 10))
+    log.change(log.starts[15] - 20, bytes(20))
+    log.path.write_bytes(log.data)
+    assert positions(log.path, 0, log.starts[15]) == log.starts[:14]
 
 
 HEADER = (51).to_bytes(8, "big") + (100).to_bytes(4, "big") + bytes(4) + b"\2" + bytes(HEADER_BYTES - 17)
@@ -162,3 +199,12 @@ def test_the_costs_of_both_explanations(continued: int, head: bytes, intact: int
     assert is_of_log(run, 40, Behind(head, intact, is_zeros, 90, 3)) == is_log
     assert not is_of_log(run, 51, Behind(head, intact, is_zeros, 90, 3)), "the log before it has its offsets"
     assert not is_of_log(run, 40, Behind(head, intact, is_zeros, 50, 3)), "the log behind it has its offsets"
+
+
+@pytest.mark.parametrize(("first_offset", "is_log"), [(40, False), (0, True), ((1 << 21) - 100, True)])
+def test_far_above_the_log_nothing_bounds_payload(first_offset: int, is_log: bool) -> None:
+    """The last batch of a log may hold a batch far above it, and behind it what looks like a header."""
+    far = 1 << 21
+    run, head = SoundRun(1000, 2000, far, far + 1, 3, 0), (far + 1).to_bytes(8, "big") + HEADER[8:]
+    assert is_of_log(run, first_offset, Behind(head, 500, False)) == is_log
+    assert is_of_log(run, first_offset, Behind(head, 500, False, far + 10, 3))

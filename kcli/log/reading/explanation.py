@@ -37,7 +37,9 @@ is possible has a cost, and the repair takes the set of damages that explains al
     the run leaves no offset for the damaged bytes before or behind   LOST       the same
     the run is payload, and each further batch continues the offsets  PAYLOAD,   the same
                                                                       1 more
-    payload is followed by what looks like the log's next header      FIELD      the same
+    payload is followed by what looks like the log's next header, and FIELD      the same
+      leaves offsets before and behind it, below LARGE_GAP above the
+      log if nothing bounds them
 
 A run of sound batches between two damaged places leads to no end of the log. The reader of segments compares the cost of the
 damaged header behind it with that of payload, by the last four rows. If they cost the same, the run is taken for payload.
@@ -709,16 +711,18 @@ class Behind(NamedTuple):
 def is_of_log(run: SoundRun, first_offset: int, behind: Behind) -> bool:
     """Return True if a run between two damaged places is cheaper as batches of the log than as payload of a damaged one.
 
-    `first_offset` is the offset after the last batch before the run.
+    `first_offset` is the offset after the last batch before the run, 0 if it is not known.
     """
     if run.base_offset < first_offset or run.next_offset > behind.end_offset:
         return False
     cost, is_header = _cost_of_beginning(run.next_offset, behind)
     is_full = run.base_offset == first_offset or run.next_offset == behind.end_offset
-    cost += LOST if is_full else 0
+    # Without a batch behind that bounds its offsets, payload far above the log costs as little as any.
+    is_far = behind.end_offset == INT64_MAX and 0 < first_offset <= run.base_offset - LARGE_GAP
+    cost += (LOST if is_full else 0) + (GAP_LARGE if is_far else 0)
     cost += difference(run.leader_epoch, behind.leader_epoch) if run.leader_epoch > behind.leader_epoch else 0
     # The payload of a batch that it ends, with its last offset, is followed by the log's next header.
-    return cost < PAYLOAD + run.continued + (FIELD if is_header and not is_full else 0)
+    return cost < PAYLOAD + run.continued + (FIELD if is_header and not is_full and not is_far else 0)
 
 
 def _cost_of_beginning(expected: int, behind: Behind) -> tuple[int, bool]:

@@ -660,7 +660,8 @@ class Resynchroniser:
         zeros = self._file.read_at(sector, SECTOR_BYTES)
         head = self._file.read_at(run.end, HEADER_BYTES)
         behind = Behind(head, max(sector - run.end, 0), len(zeros) > 0 and not any(zeros))
-        header = plausible_header(self._file, end) if end < self._end else None
+        # The file may have more than the part of it that is read.
+        header = plausible_header(self._file, end)
         if header is not None:
             behind = behind._replace(end_offset=header.base_offset, leader_epoch=header.partition_leader_epoch)
         return is_of_log(run, self._floor, behind)
