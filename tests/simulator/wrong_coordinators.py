@@ -507,6 +507,7 @@ SHARERS = SmallWorld(("shares-1",), 3000, True)
 CRASHED_SHARERS = SmallWorld(("shares-1",), 3000)
 RELEASING_SHARERS = SmallWorld(("shares-1",), 3000, False, (_RELEASING,))
 RESET_SHARERS = SmallWorld(("shares-3",), 4000, True, _LEAVING)
+CALM_RESETS = SmallWorld(("shares-3",), 4000, True)
 CRASHED_RESETS = SmallWorld(("shares-3",), 3000)
 # The members that leave keep their connections, so the leader keeps its share partitions while offsets are set.
 HANGING_SHARERS = SmallWorld(("shares-3",), 4000, True, ((share_member, "HANGING_SHARE", 1.0),))
@@ -640,7 +641,7 @@ FAULTS = {
     "keeps the start offset when offsets are set": Fault(
         patched(ShareShard, "initialize", keeps_the_start_offset), "wrong_start_offsets", RESET_SHARERS
     ),
-    "keeps state batches when offsets are set": Fault(keeps_state_batches, "lost_deliveries", RESET_SHARERS),
+    "keeps state batches when offsets are set": Fault(keeps_state_batches, "lost_deliveries", CALM_RESETS),
     "accepts commits of the epoch before": Fault(
         patched(ConsumerGroupManager, "_check_assigned", accepts_the_epoch_before), "zombie_commits", CONSUMERS
     ),
