@@ -125,8 +125,10 @@ class OffsetIndex:
         return self.base_offset + (self.relative_offsets[-1] if self.relative_offsets else 0)
 
     def trimmed(self) -> OffsetIndex:
-        """Return this index without its tail of zeros and without trailing bytes."""
+        """Return this index without its tail of zeros and without trailing bytes; a preallocated one has no entry."""
         used = self.used_entries
+        if used == 1 < len(self) and not (self.relative_offsets[0] or self.positions[0]):
+            used = 0
         return OffsetIndex(self.base_offset, self.relative_offsets[:used], self.positions[:used])
 
     def lookup(self, target_offset: int) -> OffsetIndexEntry:
@@ -223,8 +225,10 @@ class TimeIndex:
         return self.entry(-1) if self.timestamps else TimeIndexEntry(NO_TIMESTAMP, self.base_offset)
 
     def trimmed(self) -> TimeIndex:
-        """Return this index without its tail of zeros and without trailing bytes."""
+        """Return this index without its tail of zeros and without trailing bytes; a preallocated one has no entry."""
         used = self.used_entries
+        if used == 1 < len(self) and not (self.relative_offsets[0] or self.timestamps[0]):
+            used = 0
         return TimeIndex(self.base_offset, self.timestamps[:used], self.relative_offsets[:used])
 
     def lookup(self, target_timestamp: int) -> TimeIndexEntry:

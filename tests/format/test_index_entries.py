@@ -110,6 +110,9 @@ def test_the_tail_of_zeros_begins_at_the_second_entry_or_later() -> None:
     assert trimmed.encode() == data and trimmed.last_offset == 111
     # What a broker preallocated and never wrote to: the first entry is taken for one.
     assert list(OffsetIndex.decode(bytes(80), 100).entries()) == [(100, 0)]
+    # What follows in such a file begins at its start.
+    assert len(OffsetIndex.decode(bytes(80), 100).trimmed()) == len(TimeIndex.decode(bytes(120), 100).trimmed()) == 0
+    assert len(OffsetIndex.decode(bytes(8), 100).trimmed()) == len(TimeIndex.decode(bytes(12), 100).trimmed()) == 1
     times = TimeIndex.decode(TimeIndex.of(100, [TimeIndexEntry(5, 103)]).encode() + bytes(24), 100)
     assert list(times.entries()) == [(5, 103)] and times.trimmed().last_entry == (5, 103)
 

@@ -392,6 +392,18 @@ def test_a_log_is_cut_anywhere(tmp_path_factory: pytest.TempPathFactory, offset:
         assert live.append(of_producer(7, end, 2), epoch=9) == end
 
 
+def test_a_log_without_index_entries_is_cut(tmp_path: Path) -> None:
+    """Its preallocated indexes have zeros only, which are no entry of time 0: the entries that follow are the first ones."""
+    live = LiveLog(tmp_path / "t-0", LogConfig(index_interval_bytes=4096))
+    live.append(*(new_batch([b"x"], timestamps=[NOW_MS + at]) for at in range(4)))
+    live.log.truncate_to(2, NOW_MS)
+    live.append(new_batch([b"y"], timestamps=[NOW_MS + 9]))
+    live.stop()
+    times = TimeIndex.decode((live.directory / f"{0:020d}.timeindex").read_bytes(), 0)
+    assert list(times.entries()) == [(NOW_MS + 9, 2)]
+    assert live.faults() == []
+
+
 def test_a_log_may_start_anew(live: LiveLog) -> None:
     """All goes, and the next record gets the offset asked for."""
     live.append(*(of_producer(7, at) for at in range(5)))
