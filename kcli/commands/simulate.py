@@ -19,7 +19,8 @@ DESCRIPTION = """\
 Runs a broker and controller in virtual time. Its disk loses, tears or reorders writes that were not flushed, fills up or
 fails; connections break; the process is killed at any step. Clients write and read, and check Kafka's guarantees; with
 --workload coordination they are members of groups and transactional producers. --workload quorum runs the controllers of
-a metadata quorum without brokers: elections, replication, snapshots, changes of the voters. A run is reproducible from its
+a metadata quorum without brokers: elections, replication, snapshots, changes of the voters. --workload cluster runs whole
+nodes, controllers and brokers, on machines that lose each other, pause, die and lose power. A run is reproducible from its
 seed. For a seed that fails, kcli prints the command that repeats the run. --small-worlds runs no seeds: it searches quorums
 of two and three voters completely, every order of messages, timeouts and a crash."""
 EPILOG = """\
@@ -27,7 +28,7 @@ Exit codes: 0 no seed failed; 1 a seed failed; 2 could not run. docs/simulator.m
 checked."""
 
 TAIL_LINES = 60
-WORKLOADS = ("logs", "coordination", "quorum")
+WORKLOADS = ("logs", "coordination", "quorum", "cluster")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--workload",
         choices=WORKLOADS,
         default=WORKLOADS[0],
-        help="logs: topics, records, compaction (default); coordination: groups and transactions; quorum: controllers",
+        help="logs: topics, records, compaction (default); coordination: groups and transactions; quorum: controllers; "
+        "cluster: several whole nodes",
     )
     parser.add_argument("--steps", type=int, metavar="N", help="number of events with faults, before the final checks")
     parser.add_argument("--trace", action="store_true", help="print the whole trace, not only the end of a failed run's trace")
@@ -102,6 +104,10 @@ def _workload(name: str) -> tuple[RunSeed, int]:
         return lambda seed, steps, write: simulation.QuorumSimulation(seed, steps=steps, write=write).run(), (
             simulation.DEFAULT_STEPS
         )
+    if name == "cluster":
+        from kcli.simulator import cluster
+
+        return lambda seed, steps, write: cluster.ClusterSimulation(seed, steps=steps, write=write).run(), cluster.DEFAULT_STEPS
     if name == "coordination":
         from kcli.simulator.coordination import workload
         from kcli.simulator.coordination.node_settings import make_coordination_node

@@ -87,8 +87,8 @@ class Administrator:
         yield from self._begin()
         audited_start = 0
         while not world.is_ending:
-            if audited_start != world.machine.start_count:
-                audited_start = world.machine.start_count
+            if audited_start != world.start_count:
+                audited_start = world.start_count
                 yield from self.audit()
             topics = world.ledger.live_topics()
             choice = rng.random()
@@ -244,10 +244,10 @@ class Administrator:
         offset = rng.randrange(partition.acknowledged_end + 1)
         if not topic.facts.is_only_compacted:
             partition.deleted_end = max(partition.deleted_end, offset)
-        start = world.machine.start_count
+        start = world.start_count
         world.trace.add(self.name, f"delete records of {partition} below {offset}")
         answer = yield from self._ask_to_delete_records(topic, partition, offset)
-        if answer is None or world.machine.start_count != start:
+        if answer is None or world.start_count != start:
             return
         if answer.code == error_codes.NONE:
             if topic.facts.is_only_compacted:
@@ -330,7 +330,7 @@ class Administrator:
             yield PAUSE_MS
             if self._world.is_ending:
                 return
-        if self._world.machine.is_up and problem != NO_RESPONSE:
+        if all(machine.is_up for machine in self._world.machines) and problem != NO_RESPONSE:
             raise SimulationFailure(problem)
 
     def _ask_for_topics(self) -> Task[list[FoundTopic] | None]:

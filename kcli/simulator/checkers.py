@@ -50,16 +50,24 @@ _NOTHING = _Kept()
 
 
 class DiskChecker:
-    """Checks of the log directories of one machine."""
+    """Checks of the log directories of one machine; `is_here` chooses its partitions among those of all machines."""
 
     # Findings of `kcli verify` that a node may cause, for a moment, by what it appends during its start.
     allowed_at_start: tuple[str, ...] = ()
 
-    def __init__(self, disk: SimulatedDisk, directories: list[str], ledger: Ledger, clocks: Callable[[], Clocks]) -> None:
+    def __init__(
+        self,
+        disk: SimulatedDisk,
+        directories: list[str],
+        ledger: Ledger,
+        clocks: Callable[[], Clocks],
+        is_here: Callable[[PartitionLedger], bool] = lambda partition: True,
+    ) -> None:
         self._disk = disk
         self._directories = directories
         self._ledger = ledger
         self._clocks = clocks
+        self._is_here = is_here  # whether this machine has the partition
         self._must_reach: dict[PartitionLedger, _Kept] = {}
         self._on_device: dict[PartitionLedger, _Kept] = {}
         # Those that were not checked since the last power loss: what readers see is what the device has.
@@ -189,7 +197,7 @@ class DiskChecker:
             raise SimulationFailure("verify: " + "; ".join(f"{one.code} {one.file}: {one.message}" for one in errors[:3]))
 
     def _partitions(self) -> list[PartitionLedger]:
-        return [partition for topic in self._ledger.live_topics() for partition in topic.partitions]
+        return [one for topic in self._ledger.live_topics() for one in topic.partitions if self._is_here(one)]
 
     def end_of(self, partition: PartitionLedger) -> int:
         """Return the present end of a partition's log, flushed or not."""

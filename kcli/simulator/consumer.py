@@ -157,7 +157,7 @@ class SimulatedConsumer:
     def _seek(self, topic: TopicLedger, partition: PartitionLedger, timestamp: int) -> Task[None]:
         """Set the position to the start or the end of a partition."""
         low, high = partition.low_watermark, partition.acknowledged_end
-        clocks, power_losses = self._world.clocks(), self._world.machine.disk.power_losses
+        clocks, power_losses = self._world.clocks(), self._world.power_losses
         response = yield self._client.send(LIST_OFFSETS, *self._list_offsets(topic, partition, timestamp))
         if response is None:
             yield PAUSE_MS
@@ -279,4 +279,4 @@ class SimulatedConsumer:
         is_whole = view is not None and expected >= max(view.goal, answer.high_watermark)
         if view is not None and is_whole and isinstance(partition, CompactedLedger):
             del self._views[partition.index]
-            partition.end_view(view, self._world.clocks(), self._world.machine.disk.power_losses)
+            partition.end_view(view, self._world.clocks(), self._world.power_losses)

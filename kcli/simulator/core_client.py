@@ -51,7 +51,7 @@ Done = Callable[[_Result | ClientError, int], None]
 
 
 class ClientListener:
-    """The listener of a machine that clients connect to; it is at BROKER_ADDRESS of the network."""
+    """The listener of a machine that clients connect to; the only machine has it at BROKER_ADDRESS of the network."""
 
     def __init__(self, network: Network, machine: Machine) -> None:
         self.machine_id = machine.machine_id
@@ -130,8 +130,6 @@ class CoreClient:
         self._trace = trace
         self._rng = rng
         self._may_repeat = may_repeat
-        servers = (f"{BROKER_ADDRESS.host}:{BROKER_ADDRESS.port}",)
-        config = config._replace(bootstrap_servers=servers, client_id=name)
         self.network = NetworkClient(config, rng, self.log, virtual_time.now_ms)
         self._poll: Callable[[int], object] = lambda now_ms: None
         self._links = PeerLinks(network, port, self._in_this_life, self._handle, name)

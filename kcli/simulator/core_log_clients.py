@@ -165,7 +165,7 @@ class CoreLogProducer:
         """Raise SimulationFailure for an error that a valid record may not have."""
         if topic.deletion_requested or isinstance(error, KafkaTimeoutError):
             return
-        is_behind = self._world.machine.wall_clock.max_behind_ms >= MAX_AHEAD_MS
+        is_behind = self._world.max_behind_ms >= MAX_AHEAD_MS
         allowed = _PASSING | {error_codes.INVALID_TIMESTAMP} if is_behind else _PASSING
         if not (isinstance(error, KafkaError) and error.code in allowed):
             raise SimulationFailure(f"{self._name}: a valid record was not written: {type(error).__name__}: {error}")
@@ -190,18 +190,10 @@ class CoreLogConsumer:
     def run(self) -> Task[None]:
         """Read until the simulation ends. Raises SimulationFailure."""
         world, rng = self._world, self._rng
-        self._client = _client(world, self._name, rng)
-        config = ConsumerConfig(
-            auto_offset_reset="none",
-            max_poll_records=rng.choice((1, 7, 500)),
-            fetch_max_wait_ms=rng.choice((0, 100)),
-            max_partition_fetch_bytes=rng.choice((1, 500, 1 << 20)),
-        )
-        self._core = ConsumerCore(self._client.network, config)
-        self._client.run(self._core.poll)
+        self._begin()
         while not world.is_ending:
             self._is_after_loss = self._is_after_loss or self._has_lost()
-            self._power_losses = world.machine.disk.power_losses
+            self._power_losses = world.power_losses
             if self._topic is None or self._topic.deletion_requested or rng.random() < (0.05 if self._is_after_loss else 0.02):
                 self._choose()
             if self._topic is None:
@@ -214,9 +206,39 @@ class CoreLogConsumer:
             yield rng.randrange(1, 60) * world.pause_factor
         self._client.close()
 
+    def _begin(self) -> None:
+        rng = self._rng
+        self._client = _client(self._world, self._name, rng)
+        config = ConsumerConfig(
+            auto_offset_reset="none",
+            max_poll_records=rng.choice((1, 7, 500)),
+            fetch_max_wait_ms=rng.choice((0, 100)),
+            max_partition_fetch_bytes=rng.choice((1, 500, 1 << 20)),
+        )
+        self._core = ConsumerCore(self._client.network, config)
+        self._client.run(self._core.poll)
+
+    def read_whole(self, topic: TopicLedger) -> Task[None]:
+        """Read a topic from its start until there is everything that was acknowledged. Raises SimulationFailure."""
+        self._begin()
+        self._is_after_loss, self._power_losses = False, self._world.power_losses
+        self._assign(topic)
+        ends = {one.index: one.acknowledged_end for one in topic.partitions}
+        reached: dict[int, int] = dict.fromkeys(ends, 0)
+        while any(reached[index] < end for index, end in ends.items()):
+            for record in (yield from self._poll(POLL_MS)):
+                self._take(topic, record)
+            for index in ends:
+                position = yield from self._client.ask(
+                    partial(self._core.position, (topic.facts.name, index), timeout_ms=POLL_MS)
+                )
+                if isinstance(position, int):
+                    reached[index] = position
+        self._client.close()
+
     def _has_lost(self) -> bool:
         """Return whether power was lost since the last poll began."""
-        return self._power_losses != self._world.machine.disk.power_losses
+        return self._power_losses != self._world.power_losses
 
     def _choose(self) -> None:
         """Read another topic, from the start or the end of its partitions."""
@@ -227,10 +249,13 @@ class CoreLogConsumer:
         topics = self._world.ledger.live_topics()
         self._topic, self._next, self._last = (self._rng.choice(topics) if topics else None), {}, {}
         if self._topic is not None:
-            partitions = [(self._topic.facts.name, one.index) for one in self._topic.partitions]
-            call(partial(core.assign, partitions))
-            for where in partitions:
-                self._reset(where, LATEST if self._rng.random() < 0.2 else EARLIEST)
+            self._assign(self._topic, 0.2)
+
+    def _assign(self, topic: TopicLedger, latest_share: float = 0.0) -> None:
+        partitions = [(topic.facts.name, one.index) for one in topic.partitions]
+        self._client.call(partial(self._core.assign, partitions))
+        for where in partitions:
+            self._reset(where, LATEST if self._rng.random() < latest_share else EARLIEST)
 
     def _reset(self, where: TopicPartition, strategy: object) -> None:
         reset: Callable[[int], None] = partial(self._core.reset, [where], strategy)  # type: ignore[arg-type]
@@ -341,7 +366,7 @@ class CoreLogAdmin(Administrator):
         lost = self._process.stray_counts[CREATE_TOPICS]
         new = NewTopic(name, partition_count, 1, configs=configs)
         found = yield from self._answer(create_topics([new]), name)
-        if self._process.stray_counts[CREATE_TOPICS] > lost:
+        if self._process.stray_counts[CREATE_TOPICS] > lost or len(self._world.machines) > 1:
             self._world.ledger.may_be_created_again.add(name)
             if found is not None and found[0].code == error_codes.TOPIC_ALREADY_EXISTS:
                 return None

@@ -136,6 +136,8 @@ class Machine:
         addresses: Mapping[str, PeerAddress] | None = None,
     ) -> None:
         self.machine_id = machine_id
+        # Names for the trace; that of the only machine, which is number 1, has no number.
+        self.name, self._prefix = ("machine", "") if machine_id == 1 else (f"machine {machine_id}", f"m{machine_id}")
         self.disk = disk
         self.node: NodeProcess | None = None
         self.on_death: Callable[[], None] = lambda: None
@@ -158,6 +160,7 @@ class Machine:
         self._effects_left: int | None = None
         self._timer: Action | None = None
         self._armed_ms: int | None = None
+        self._paused: deque[Callable[[], None]] | None = None  # what happens after the pause of the process
         self._peers = PeerLinks(network, machine_id, self._in_this_life, self.handle)
         for address in (addresses or {}).values():
             network.add_host(self, address)
@@ -174,7 +177,7 @@ class Machine:
         self.start_count += 1
         self.is_halted = False
         self.held_bytes = 0
-        self._trace.add("machine", f"start {self.start_count}")
+        self._trace.add(self.name, f"start {self.start_count}")
 
         self._clock = self.wall_clock.process_clock()
 
@@ -208,8 +211,32 @@ class Machine:
         """Begin a clean stop of the process; `is_up` is False when it is done."""
         node = self.node
         if node is not None:
-            self._trace.add("machine", "stop")
+            self._trace.add(self.name, "stop")
             self._alive(lambda: self._execute(node.stop(self._clock.now_ms())))
+
+    def pause(self) -> None:
+        """Let nothing happen in the process until `resume`, as a machine that swaps or a virtual one that is moved."""
+        if self._paused is None:
+            self._trace.add(self.name, "paused")
+            self._paused = deque()
+
+    def resume(self) -> None:
+        """Let everything that came during the pause happen, in its order."""
+        paused, self._paused = self._paused, None
+        if paused is None:
+            return
+        self._trace.add(self.name, f"resumed, {len(paused)} events behind")
+        node = self.node
+        for run in paused:
+            if self.node is node:
+                self._alive(run)
+
+    def _step(self, run: Callable[[], None]) -> None:
+        """Run a step of the process now, or when it is not paused any more."""
+        if self._paused is None:
+            self._alive(run)
+        else:
+            self._paused.append(run)
 
     def _alive(self, run: Callable[[], None]) -> None:
         """Run a step of the process, in which it may die."""
@@ -218,14 +245,14 @@ class Machine:
             self._update_state()
         except SimulatedCrash as crash:
             self.disk.is_dead = True
-            self._trace.add("machine", f"died: {crash}")
+            self._trace.add(self.name, f"died: {crash}")
             self._forget()
             self.on_death()
         except Exception as error:
             if not self.may_end:
                 raise
             # A process may exit if its disk fails.
-            self._trace.add("machine", f"ended: {type(error).__name__}: {error}")
+            self._trace.add(self.name, f"ended: {type(error).__name__}: {error}")
             self.disk.is_dead = True
             self._forget()
             self.on_death()
@@ -237,7 +264,7 @@ class Machine:
             self.is_ready = True
             self.on_ready()
         if self.node.is_stopped:
-            self._trace.add("machine", "stopped")
+            self._trace.add(self.name, "stopped")
             self.is_halted = True
             self._forget()
             self.on_halt()
@@ -248,6 +275,7 @@ class Machine:
         self.node = None
         self.is_ready = False
         self._effects_left = None
+        self._paused = None
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._armed_ms = None
@@ -267,7 +295,7 @@ class Machine:
         """Accept a connection of another machine; return the link, or None if its listener is not open."""
         if self.node is None or not self.node.is_open(peer.listener):
             return None
-        machines = frozenset((from_machine_id, self.machine_id))
+        machines = (from_machine_id, self.machine_id)
         return self._accept(peer.listener, lambda own: self._network.connect(end, own, machines), from_machine_id)
 
     def _accept(self, listener: str, connect: Callable[[_ServerEnd], Link], client_port: int) -> Link:
@@ -288,18 +316,18 @@ class Machine:
         self._handle_request(RequestReceived(end.connection, memoryview(end.frames.popleft())))
 
     def _handle_request(self, event: RequestReceived) -> None:
-        self._trace.add(f"c{event.connection.connection_id}", f"-> {frame_text(event.frame)}")
+        self._trace.add(f"{self._prefix}c{event.connection.connection_id}", f"-> {frame_text(event.frame)}")
 
         def handle() -> None:
             self._handle(event)
             event.frame[:] = SPOILT_BYTE * len(event.frame)
 
-        self._alive(handle)
+        self._step(handle)
 
     def client_gone(self, end: _ServerEnd) -> None:
         """Handle a link that was closed."""
         if self._ends.pop(end.connection.connection_id, None) is not None:
-            self._trace.add(f"c{end.connection.connection_id}", "gone")
+            self._trace.add(f"{self._prefix}c{end.connection.connection_id}", "gone")
             self.handle(ConnectionClosed(end.connection))
 
     # ------------------------------------------------------------------------------------------------ events and effects
@@ -307,7 +335,7 @@ class Machine:
     def handle(self, event: Event) -> None:
         """Pass an event to the node, and execute the effects."""
         if self.node is not None:
-            self._alive(lambda: self._handle(event))
+            self._step(lambda: self._handle(event))
 
     def _handle(self, event: Event) -> None:
         assert self.node is not None
@@ -333,7 +361,7 @@ class Machine:
         elif isinstance(effect, ClosePeer):
             self._peers.close(effect.peer)
         elif isinstance(effect, Flush):
-            self._trace.add("machine", f"flush {effect.flush_id} {' '.join(effect.paths)}")
+            self._trace.add(self.name, f"flush {effect.flush_id} {' '.join(effect.paths)}")
             self._in_this_life(self._flush_delay_ms(), lambda: self._flush(effect, 0))
         elif isinstance(effect, Compute):
             event = Computed(effect.compute_id, effect.work())
@@ -358,7 +386,7 @@ class Machine:
         self._answer(effect.connection, b"".join(parts))
 
     def _close(self, connection: Connection, reason: str) -> None:
-        self._trace.add(f"c{connection.connection_id}", f"closed: {reason}")
+        self._trace.add(f"{self._prefix}c{connection.connection_id}", f"closed: {reason}")
         event = answer_event(connection, None)
         if event is not None:
             self._in_this_life(self._network.delay_ms(), lambda: self._handle(event))
@@ -377,12 +405,12 @@ class Machine:
 
         def if_alive() -> None:
             if self.node is node and node is not None:
-                self._alive(run)
+                self._step(run)
 
         self._virtual_time.after(delay_ms, if_alive)
 
     def _answer(self, connection: Connection, frame: bytes) -> None:
-        self._trace.add(f"c{connection.connection_id}", f"<- {frame_text(memoryview(frame)[4:])}")
+        self._trace.add(f"{self._prefix}c{connection.connection_id}", f"<- {frame_text(memoryview(frame)[4:])}")
         event = answer_event(connection, frame)
         if event is not None:
             self._in_this_life(self._network.delay_ms(), lambda: self._handle(event))
@@ -422,7 +450,7 @@ class Machine:
         if error is None and done + 1 < len(effect.paths):
             self._in_this_life(self._rng.randrange(2), lambda: self._flush(effect, done + 1))
             return
-        self._trace.add("machine", f"flushed {effect.flush_id}: {error or 'done'}")
+        self._trace.add(self.name, f"flushed {effect.flush_id}: {error or 'done'}")
         self._in_this_life(self._rng.randrange(3), lambda: self._handle(Flushed(effect.flush_id, error)))
 
     def _arm(self) -> None:

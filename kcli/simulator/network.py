@@ -9,7 +9,9 @@
     a link that is cut      bytes under way are lost, perhaps a part of a frame; each side hears of the end some time later,
                             or, as with a machine without power, never: then only a timeout helps
     a partition             all links between two machines are cut, and neither side hears of it; new ones are not made
-                            until the partition is healed
+                            until the partition is healed. One of one way only loses what is sent that way: what is under
+                            way in the other direction arrives
+    a slow way              the bytes between two machines take longer by a number of ms
 
 Machines are known by their ids and by the addresses of their listeners. `FrameReader` puts frames together again; a frame is
 its bytes without the four of its size.
@@ -61,22 +63,23 @@ class Host(Protocol):
 
 
 class Link:
-    """A connection; `ends` are (client, server), `machines` the ids of both if both are machines.
+    """A connection; `ends` are (client, server), `machines` the ids of both in this order if both are machines.
 
     A side that has heard of the end gets no events any more.
     """
 
-    def __init__(self, network: Network, client: End, server: End, machines: frozenset[int]) -> None:
+    def __init__(self, network: Network, client: End, server: End, machines: tuple[int, ...]) -> None:
         self.ends = (client, server)
         self.machines = machines
         self.is_open = [True, True]
         self._network = network
         self._arrival_ms = [0, 0]
         self._is_cut = False
+        self._loses = [False, False]  # what a side sends
 
     def send(self, side: int, data: bytes) -> None:
         """Send bytes from one side (0: the client) to the other."""
-        if self._is_cut or not self.is_open[side]:
+        if self._is_cut or self._loses[side] or not self.is_open[side]:
             return
         for piece in self._network.pieces(data):
             self._later(1 - side, lambda piece=piece: self._deliver(1 - side, piece))  # type: ignore[misc]
@@ -85,7 +88,7 @@ class Link:
         """Close the link from one side; the other side gets `closed` after all bytes that were sent."""
         if self.is_open[side]:
             self.is_open[side] = False
-            if not self._is_cut:
+            if not (self._is_cut or self._loses[side]):
                 self._later(1 - side, lambda: self._end(1 - side))
 
     def cut(self, *silent_sides: int) -> None:
@@ -97,16 +100,21 @@ class Link:
             if side not in silent_sides and self.is_open[side]:
                 self._network.later(self._network.delay_ms(), lambda side=side: self._end(side))  # type: ignore[misc]
 
+    def lose(self, side: int) -> None:
+        """Lose what a side sends from now on; the bytes after it could not be read any more, so this does not end."""
+        self._loses[side] = True
+
     def notice_end(self) -> None:
         """Let both sides hear of the end of a link that is cut, or that one side has closed."""
-        if self._is_cut or not all(self.is_open):
+        if self._is_cut or any(self._loses) or not all(self.is_open):
             for side in (0, 1):
                 self._end(side)
 
     def _later(self, side: int, run: Callable[[], None]) -> None:
         """Run something when all earlier bytes of the link have arrived at that side."""
         network = self._network
-        at_ms = max(self._arrival_ms[side] + 1, network.virtual_time.now_ms + network.delay_ms())
+        delay_ms = network.delay_ms() + network.slow_ms.get(frozenset(self.machines), 0)
+        at_ms = max(self._arrival_ms[side] + 1, network.virtual_time.now_ms + delay_ms)
         self._arrival_ms[side] = at_ms
         network.virtual_time.at(at_ms, run)
 
@@ -130,6 +138,7 @@ class Network:
         self._rng = rng
         self._hosts: dict[PeerAddress, Host] = {}
         self._partitions: set[frozenset[int]] = set()
+        self.slow_ms: dict[frozenset[int], int] = {}  # how much longer the way between two machines is
 
     def add_host(self, host: Host, address: PeerAddress) -> None:
         """Let a machine be reached at an address."""
@@ -141,11 +150,17 @@ class Network:
 
     def partition(self, one: int, other: int) -> None:
         """Lose everything between two machines from now on."""
-        pair = frozenset((one, other))
-        self._partitions.add(pair)
+        self._partitions.add(frozenset((one, other)))
         for link in self.links:
-            if link.machines == pair:
+            if {*link.machines} == {one, other}:
                 link.cut(0, 1)
+
+    def partition_one_way(self, sender: int, receiver: int) -> None:
+        """Lose what one machine sends to another from now on; without its packets no new connection is made, either."""
+        self._partitions.add(frozenset((sender, receiver)))
+        for link in self.links:
+            if {*link.machines} == {sender, receiver}:
+                link.lose(link.machines.index(sender))
 
     def heal(self, one: int, other: int) -> None:
         """End a partition; links that were cut stay so."""
@@ -155,7 +170,7 @@ class Network:
         """Return whether two machines cannot reach each other."""
         return frozenset((one, other)) in self._partitions
 
-    def connect(self, client: End, server: End, machines: frozenset[int] = frozenset()) -> Link:
+    def connect(self, client: End, server: End, machines: tuple[int, ...] = ()) -> Link:
         """Open a link between a client and a server that is up; `machines` as in Link."""
         self.links = [link for link in self.links if any(link.is_open)]
         self.links.append(Link(self, client, server, machines))

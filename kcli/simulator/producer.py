@@ -149,7 +149,7 @@ class SimulatedProducer:
         else:
             data = encode_batch(records, codec)
         partition.send(records, is_idempotent=self._is_idempotent)
-        return ProducedBatch(topic, partition, records, data, self._world.machine.start_count)
+        return ProducedBatch(topic, partition, records, data, self._world.start_count)
 
     def _send(self, batches: list[ProducedBatch]) -> Pending:
         world = self._world
@@ -215,7 +215,7 @@ class SimulatedProducer:
 
     def _is_clock_behind(self) -> bool:
         """Return True if the broker's clock was so far behind that it may reject the client's timestamps."""
-        return self._world.machine.wall_clock.max_behind_ms >= MAX_AHEAD_MS
+        return self._world.max_behind_ms >= MAX_AHEAD_MS
 
     def _retry(self, failed: list[ProducedBatch]) -> Task[None]:
         """Send the failed batches again, one after the other, in their order."""
@@ -248,7 +248,7 @@ class SimulatedProducer:
         So after a restart it cannot recognise a retry of an earlier batch.
         """
         followed = any(other.partition is batch.partition for other in failed[failed.index(batch) + 1 :])
-        if followed and batch.start != self._world.machine.start_count:
+        if followed and batch.start != self._world.start_count:
             self._producer_id = -1
             return
         is_excused = self._losses[batch.partition] != batch.partition.losses or batch.partition.facts.has_retention

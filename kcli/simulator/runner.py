@@ -112,7 +112,7 @@ class Simulation:
             lambda disk, rng, now_ms, wall: make_node(disk, rng, now_ms, self._log, wall),
             wall_clock,
         )
-        self.world = World(self.virtual_time, network, self.machine, self.trace, self._pause_factor())
+        self.world = World(self.virtual_time, network, [self.machine], self.trace, self._pause_factor())
         self.checker = DiskChecker(self.disk, directories, self.world.ledger, self.world.clocks)
         self.chaos = self._make_chaos(directories)
         self.producers: list[SimulatedProducer] = []

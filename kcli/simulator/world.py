@@ -1,11 +1,12 @@
-"""What the tasks of a simulation share: virtual time, the machine, the ledger, and the API versions that the broker offers."""
+"""What the tasks of a simulation share: virtual time, the machines, the ledger, and the API versions that brokers offer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 from kcli.client.client_config import ClientConfig
+from kcli.network.events import PeerAddress
 from kcli.protocol.apis import API_KEYS, API_VERSIONS
 from kcli.protocol.message import Message
 from kcli.simulator.client import SimulatedClient, Task, run_task
@@ -25,13 +26,24 @@ PAUSE_MS = 100
 class World:
     """The environment of one simulation.
 
-    `pause_factor` multiplies the pauses of clients; `is_ending`: clients start nothing new.
+    `pause_factor` multiplies the pauses of clients; `is_ending`: clients start nothing new. Clients find the brokers, each with
+    the address of its listener, in `brokers`; `machine` is the only machine, or the first one of several. Of several a broker
+    may forward a request twice, when a controller does not answer.
     """
 
-    def __init__(self, virtual_time: VirtualTime, network: Network, machine: Machine, trace: Trace, pause_factor: int) -> None:
+    def __init__(
+        self,
+        virtual_time: VirtualTime,
+        network: Network,
+        machines: Sequence[Machine],
+        trace: Trace,
+        pause_factor: int,
+        brokers: Sequence[tuple[Machine, PeerAddress]] = (),
+    ) -> None:
         self.virtual_time = virtual_time
         self.network = network
-        self.machine = machine
+        self.machines = machines
+        self.machine = machines[0]
         self.trace = trace
         self.pause_factor = pause_factor
         self.ledger = Ledger()
@@ -40,7 +52,25 @@ class World:
         self.faults_allowed = False  # the disk may fail, so that storage errors are allowed responses
         self.tasks_running = 0
         self._client_count = 0
-        network.add_host(ClientListener(network, machine), BROKER_ADDRESS)
+        brokers = brokers or ((self.machine, BROKER_ADDRESS),)
+        self._servers = tuple(f"{address.host}:{address.port}" for _, address in brokers)
+        for machine, address in brokers:
+            network.add_host(ClientListener(network, machine), address)
+
+    @property
+    def start_count(self) -> int:
+        """How many processes were started, on all machines."""
+        return sum(machine.start_count for machine in self.machines)
+
+    @property
+    def power_losses(self) -> int:
+        """How often a machine lost its power."""
+        return sum(machine.disk.power_losses for machine in self.machines)
+
+    @property
+    def max_behind_ms(self) -> int:
+        """By how much the clock of a machine was behind at most."""
+        return max(machine.wall_clock.max_behind_ms for machine in self.machines)
 
     def client(self, name: str) -> SimulatedClient:
         """Create a raw client."""
@@ -53,12 +83,13 @@ class World:
         """Create a process for a core of kcli's own client."""
         self._client_count += 1
         port = FIRST_PORT + self._client_count
+        config = config._replace(bootstrap_servers=self._servers, client_id=name)
         return CoreClient(self.virtual_time, self.network, self.trace, name, port, rng, config, may_repeat)
 
     def clocks(self) -> Clocks:
-        """Return the right time, and the largest error that the machine's clock may have had."""
-        wall = self.machine.wall_clock
-        return Clocks(self.virtual_time.now_ms, wall.max_ahead_ms + wall.max_behind_ms)
+        """Return the right time, and the largest error that a machine's clock may have had."""
+        errors = (one.wall_clock.max_ahead_ms + one.wall_clock.max_behind_ms for one in self.machines)
+        return Clocks(self.virtual_time.now_ms, max(errors))
 
     def run(self, task: Task[None]) -> None:
         """Start a task, and count it until it ends."""

@@ -110,6 +110,11 @@ class MetadataImage:
         # The topics that no frozen copy shares: their maps of partitions may be changed in place.
         self._own_topics: dict[Uuid, Topic] = {}
 
+    @classmethod
+    def map_names(cls) -> tuple[str, ...]:
+        """Return the names of the attributes that are maps."""
+        return cls._maps
+
     def frozen(self) -> Self:
         """Return a copy that later changes of this image do not affect."""
         copy = type(self)()

@@ -18,11 +18,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 from built_in_faults import Search, listed_seeds, write_seeds
 from wrong_clients import CLIENTS, LOG_CLIENTS
+from wrong_clusters import CLUSTERS
 from wrong_coordinators import COORDINATORS
 from wrong_nodes import NODES
 from wrong_quorums import QUORUMS
 
-FAULT_LISTS = {one.workload: one for one in (NODES, COORDINATORS, CLIENTS, LOG_CLIENTS, QUORUMS)}
+FAULT_LISTS = {one.workload: one for one in (NODES, COORDINATORS, CLIENTS, LOG_CLIENTS, QUORUMS, CLUSTERS)}
 
 
 def main() -> int:

@@ -54,7 +54,7 @@ class Stage:
             lambda disk, rng, now_ms, wall: make_node(disk, rng, now_ms, lambda line: self.trace.add("node", line), wall),
             clock,
         )
-        self.world = World(self.virtual_time, self.network, self.machine, self.trace, 1)
+        self.world = World(self.virtual_time, self.network, [self.machine], self.trace, 1)
         self.start()
         self.rng = Random(f"{seed} producer")
         self.client = self.world.core_client("p", self.rng, COMMON, lambda request: request.api_key == repeated)

@@ -329,6 +329,11 @@ class KafkaRaftClient:
         return self._snapshot_reader is None and 0 <= self.core.catch_up_offset <= self._delivered_offset
 
     @property
+    def delivered_offset(self) -> int | None:
+        """The offset below which the listeners have everything; None while they get a snapshot."""
+        return self._delivered_offset if self._snapshot_reader is None else None
+
+    @property
     def next_offset(self) -> int:
         """The offset that the next appended record gets."""
         return self.log.end_offset

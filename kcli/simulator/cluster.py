@@ -1,0 +1,463 @@
+"""A cluster of whole nodes in virtual time: machines with a disk, a clock and a network each, and kcli's own client.
+
+    machines            controllers of a quorum, brokers, or both in one process; static or dynamic voters
+    clients             an administrator, producers and consumers of kcli.client, with the checks of the one-node workload
+    faults of a machine as of one node (kcli.simulator.chaos): deaths, power losses, clean stops, clocks, disks; and pauses
+    faults of the ways  two machines that cannot reach each other, in both directions or one; one that is cut off from all;
+                        slow ways
+    a healed world      at the end: each node is up, one leader, and all have the same metadata
+
+    check                     when               what must hold
+    ------------------------  -----------------  --------------------------------------------------------------------------
+    one leader an epoch       after each event   no two nodes lead one epoch of the quorum
+    equal commits             after each event   what a node takes for committed has the same bytes on every node, for ever
+    no step back              after each event   the high watermark of a process does not fall
+    equal images              now and then       nodes that have applied the metadata up to one offset have the same image:
+                                                 brokers' images, too, and those that began with a snapshot
+    records                   by the clients     as with one node (kcli.simulator.partition_ledger): acknowledged records are
+                                                 there, unchanged, once, in order, after every start of their machine
+    topics, configurations    by the client      what was answered stays, also over elections (kcli.simulator.administrator)
+    a healed world            at the end         nodes and clients are done within a bound of steps
+
+A partition has one replica, on one of the brokers; while its machine is down, its clients wait.
+"""
+
+from __future__ import annotations
+
+import traceback
+import zlib
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import NamedTuple
+
+from kcli.format.kafka_uuid import random_uuid
+from kcli.log.disk.port import parent_path
+from kcli.log.wall_time import WallTime
+from kcli.network.events import PeerAddress
+from kcli.protocol.apis import API_KEYS
+from kcli.server.controller.formatting import FormatPlan, format_directories
+from kcli.server.features import initial_features
+from kcli.server.node import Node
+from kcli.server.raft.kafka_raft_client import KafkaRaftClient
+from kcli.simulator.chaos import Chaos
+from kcli.simulator.checkers import DiskChecker
+from kcli.simulator.client import Task
+from kcli.simulator.core_log_clients import CoreLogAdmin, CoreLogConsumer, CoreLogProducer
+from kcli.simulator.disk import SimulatedDisk
+from kcli.simulator.machine import Machine, NodeProcess
+from kcli.simulator.network import Network, NetworkConditions
+from kcli.simulator.node_maker import NodeMaker
+from kcli.simulator.partition_ledger import PartitionLedger, SimulationFailure
+from kcli.simulator.runner import START_MS, SimulationResult
+from kcli.simulator.sent_records import whole_batches
+from kcli.simulator.trace import Trace
+from kcli.simulator.virtual_time import VirtualTime, WallClock
+from kcli.simulator.world import World
+from kcli.state.metadata_image import MetadataImage
+from kcli.state.metadata_values import Voter
+
+DEFAULT_STEPS = 6000
+MAX_QUIET_STEPS = 60_000
+# Nodes whose controllers have stopped before them wait for minutes, and ask all the time.
+MAX_STOP_STEPS = 300_000
+CONTROLLER, BROKER = "CONTROLLER", "PLAINTEXT"
+CONTROLLER_PORT, BROKER_PORT = 9093, 9092
+DEATH_PAUSES_MS = (2000, 10_000, 60_000)
+# A broker waits five minutes at most for a controller that lets it go, as Kafka's does.
+STOP_TIMEOUT_MS = 330_000
+MAX_PARTITIONED_MS = 8000
+MAX_PAUSE_MS = 6000
+IMAGES_EACH_STEPS = 100
+READ_BYTES = 1 << 20
+
+
+class Layout(NamedTuple):
+    """The nodes of a cluster by their roles."""
+
+    controllers: tuple[int, ...]
+    brokers: tuple[int, ...]
+
+    @property
+    def nodes(self) -> list[int]:
+        """The ids of all nodes."""
+        return sorted({*self.controllers, *self.brokers})
+
+
+LAYOUTS = (
+    Layout((1, 2, 3), (1, 2, 3)),
+    Layout((1, 2, 3), (4, 5)),
+    Layout((1,), (2, 3)),
+    Layout((1, 2, 3), (3, 4)),
+)
+
+
+def host_of(node_id: int) -> str:
+    """Return the host name of a machine."""
+    return f"127.0.0.{node_id}"
+
+
+def node_settings(layout: Layout, node_id: int, is_dynamic: bool, rng: Random) -> dict[str, object]:
+    """Return the settings of a node, those of Kafka's names; rare events are frequent."""
+    roles = [role for role, ids in (("broker", layout.brokers), ("controller", layout.controllers)) if node_id in ids]
+    listeners = [f"{BROKER}://{host_of(node_id)}:{BROKER_PORT}"] if "broker" in roles else []
+    listeners += [f"{CONTROLLER}://{host_of(node_id)}:{CONTROLLER_PORT}"] if "controller" in roles else []
+    servers = {one: f"{host_of(one)}:{CONTROLLER_PORT}" for one in layout.controllers}
+    quorum = (
+        {"controller.quorum.bootstrap.servers": ",".join(servers.values())}
+        if is_dynamic
+        else {"controller.quorum.voters": ",".join(f"{one}@{server}" for one, server in servers.items())}
+    )
+    return {
+        "process.roles": ",".join(roles),
+        "node.id": node_id,
+        "listeners": ",".join(listeners),
+        "controller.listener.names": CONTROLLER,
+        **quorum,
+        "controller.quorum.election.timeout.ms": rng.choice((300, 1000)),
+        "controller.quorum.fetch.timeout.ms": rng.choice((600, 2000)),
+        "broker.session.timeout.ms": rng.choice((1500, 9000)),
+        "broker.heartbeat.interval.ms": rng.choice((300, 1000)),
+        "metadata.log.max.record.bytes.between.snapshots": rng.choice((2000, 10_000, 20_971_520)),
+        "kcli.quorum.elect.at.once": rng.choice(("true", "false")),
+        "default.replication.factor": 1,
+        # With a majority of the controllers gone, a controlled shutdown waits for five minutes, which is many events.
+        "controlled.shutdown.enable": rng.choice(("true", "false", "false")) if node_id in layout.controllers else "true",
+    }
+
+
+class ClusterChecks:
+    """What must hold in the quorum, whatever happens; each violation is a SimulationFailure."""
+
+    def __init__(self) -> None:
+        self._leaders: dict[int, int] = {}  # by epoch
+        self._committed: dict[int, tuple[int, int]] = {}  # base offset of a batch -> next offset, CRC of its bytes
+        self._seen: dict[int, tuple[KafkaRaftClient, int]] = {}  # by node id: the process, its high watermark
+
+    def elections(self) -> int:
+        """Return how many leaders there were."""
+        return len(self._leaders)
+
+    def check(self, node: Node) -> None:
+        """Check the state of the quorum at a node after an event. Raises SimulationFailure."""
+        raft = node.quorum.client
+        if not hasattr(raft, "core"):
+            return  # it starts
+        if raft.core.quorum.is_leader and self._leaders.setdefault(raft.epoch, node.node_id) != node.node_id:
+            raise SimulationFailure(f"nodes {self._leaders[raft.epoch]} and {node.node_id} lead epoch {raft.epoch}")
+        offset = raft.core.high_watermark
+        process, earlier = self._seen.get(node.node_id, (raft, -1))
+        if process is not raft:
+            earlier = -1
+        if offset < earlier:
+            raise SimulationFailure(f"the high watermark of node {node.node_id} falls from {earlier} to {offset}")
+        if offset > earlier:
+            self._compare(node.node_id, raft, max(earlier, raft.log.start_offset), offset)
+        self._seen[node.node_id] = raft, offset
+
+    def _compare(self, node_id: int, raft: KafkaRaftClient, start: int, end: int) -> None:
+        """Compare what a node has committed with what was committed before."""
+        while start < end:
+            data = raft.log.read(start, READ_BYTES)
+            batches = [] if data is None else list(whole_batches(data))
+            if data is None or not batches:
+                raise SimulationFailure(f"node {node_id} commits up to {end}, but its log has nothing from {start} on")
+            for batch in batches:
+                if batch.base_offset >= end:
+                    return
+                found = batch.next_offset, zlib.crc32(data[batch.end_position - batch.size_bytes : batch.end_position])
+                if self._committed.setdefault(batch.base_offset, found) != found:
+                    raise SimulationFailure(f"node {node_id} has other bytes at the committed offset {batch.base_offset}")
+                start = batch.next_offset
+
+
+def applied_image(node: Node) -> Iterator[tuple[int, MetadataImage]]:
+    """Yield the offset up to which a node has applied the metadata, and its image: that of the broker, of the controller."""
+    offset = node.quorum.client.delivered_offset
+    if offset is None:
+        return
+    if node.broker is not None:
+        yield offset, node.broker.image
+    if node.controller is not None:
+        yield offset, node.controller.committed_image()
+
+
+def image_facts(image: MetadataImage) -> dict[str, object]:
+    """Return what an image says, comparable and readable."""
+    facts: dict[str, object] = {name: getattr(image, name) for name in MetadataImage.map_names()}
+    facts["topics"] = {str(one.topic_id): (one.name, one.partitions) for one in image.topics.values()}
+    return facts | {"next_producer_id": image.next_producer_id}
+
+
+def _flush_all(disk: SimulatedDisk, path: str) -> None:
+    """Make what is below a directory durable."""
+    for name in disk.list_directory(path):
+        below = f"{path.rstrip('/')}/{name}"
+        if disk.is_directory(below):
+            _flush_all(disk, below)
+        else:
+            disk.flush(below)
+    disk.flush_directory(path)
+
+
+class ClusterSimulation:
+    """One run of one seed."""
+
+    def __init__(self, seed: int, *, steps: int = DEFAULT_STEPS, write: Callable[[str], None] | None = None) -> None:
+        self.seed = seed
+        self.steps = steps
+        rng = self._rng("layout")
+        self.layout = rng.choice(LAYOUTS)
+        self.is_dynamic = rng.random() < 0.5
+        self.virtual_time = VirtualTime(self._rng("time"), START_MS)
+        self.trace = Trace(lambda: self.virtual_time.now_ms, write)
+        self.network = Network(self.virtual_time, self._rng("network"), self._network_conditions())
+        self.checks = ClusterChecks()
+        self._homes: dict[PartitionLedger, int] = {}
+        self._makers = {node_id: self._maker(node_id) for node_id in self.layout.nodes}
+        self.machines = {node_id: self._machine(node_id) for node_id in self.layout.nodes}
+        brokers = [(self.machines[one], PeerAddress(host_of(one), BROKER_PORT)) for one in self.layout.brokers]
+        self.world = World(self.virtual_time, self.network, list(self.machines.values()), self.trace, 1, brokers)
+        self.world.versions = {api.key: (api.lowest_version, api.highest_version) for api in API_KEYS.values()}
+        self._format()
+        self.checkers = {node_id: self._checker(node_id) for node_id in self.layout.nodes}
+        self.chaos = {node_id: self._chaos(node_id) for node_id in self.layout.nodes}
+        self.administrator = CoreLogAdmin(self.world, self._rng("admin"))
+        self.producers = [CoreLogProducer(self.world, f"p{n}", self._rng(f"p{n}")) for n in range(2)]
+        self.consumers = [CoreLogConsumer(self.world, "c0", self._rng("c0"))]
+
+    def _rng(self, name: str) -> Random:
+        return Random(f"{self.seed} cluster {name}")
+
+    def _network_conditions(self) -> NetworkConditions:
+        rng = self._rng("weather")
+        return NetworkConditions(rng.choice((1, 4, 20)), rng.choice((50, 400)), rng.choice((0.0, 0.02)), rng.choice((0.0, 0.1)))
+
+    # ------------------------------------------------------------------------------------------------------ the machines
+
+    def _maker(self, node_id: int) -> NodeMaker:
+        settings = node_settings(self.layout, node_id, self.is_dynamic, self._rng("settings"))
+        return NodeMaker(self.seed, node_id, settings)
+
+    def _machine(self, node_id: int) -> Machine:
+        wall_clock = WallClock(self.virtual_time)
+        disk = SimulatedDisk(self._rng(f"disk {node_id}"), wall_clock.wall_ms)
+        maker = self._makers[node_id]
+
+        def log(line: str) -> None:
+            self.trace.add(f"node {node_id}", line)
+            if "a fault of kcli" in line:
+                raise SimulationFailure(f"node {node_id}: {line}")
+
+        def make(disk: SimulatedDisk, rng: Random, now_ms: int, wall: WallTime) -> NodeProcess:
+            return maker(disk, rng, now_ms, log, wall)
+
+        addresses = {CONTROLLER: PeerAddress(host_of(node_id), CONTROLLER_PORT)}
+        rng = self._rng(f"machine {node_id}")
+        return Machine(self.virtual_time, self.network, disk, rng, self.trace, make, wall_clock, node_id, addresses)
+
+    def _format(self) -> None:
+        """Format the disks for one cluster, as `kcli format` does."""
+        rng = self._rng("format")
+        cluster_id = str(random_uuid(rng.randbytes))
+        ids = {node_id: random_uuid(rng.randbytes) for node_id in self.layout.controllers}
+        voters = [Voter(one, ids[one], {CONTROLLER: (host_of(one), CONTROLLER_PORT)}) for one in self.layout.controllers]
+        features = initial_features({}, None, is_dynamic_quorum=self.is_dynamic)
+        for node_id, machine in self.machines.items():
+            directories = tuple(self._makers[node_id].directories)
+            for directory in directories:
+                machine.disk.make_directory(parent_path(directory))
+            is_controller = node_id in self.layout.controllers
+            first = voters if self.is_dynamic and is_controller else None
+            plan = FormatPlan(cluster_id, node_id, directories, directories[0], features, first, is_controller=is_controller)
+            format_directories(machine.disk, plan, rng.randbytes, START_MS)
+            _flush_all(machine.disk, "/")
+
+    def _checker(self, node_id: int) -> DiskChecker:
+        machine, directories = self.machines[node_id], self._makers[node_id].directories
+        return DiskChecker(
+            machine.disk, directories, self.world.ledger, self.world.clocks, lambda one: self._home_of(one) == node_id
+        )
+
+    def _home_of(self, partition: PartitionLedger) -> int | None:
+        """Return the node that has a partition: the first one on whose disk it was seen."""
+        if partition not in self._homes:
+            for node_id, machine in self.machines.items():
+                directories = self._makers[node_id].directories
+                if any(machine.disk.is_directory(f"{directory}/{partition}") for directory in directories):
+                    self._homes[partition] = node_id
+        return self._homes.get(partition)
+
+    def _chaos(self, node_id: int) -> Chaos:
+        machine, rng = self.machines[node_id], self._rng(f"chaos {node_id}")
+        directories = self._makers[node_id].directories
+        return Chaos(
+            self.world,
+            self.checkers[node_id],
+            rng,
+            directories,
+            machine=machine,
+            ready_ms=None,
+            stop_ms=STOP_TIMEOUT_MS,
+            max_pause_ms=self._rng("deaths").choice(DEATH_PAUSES_MS),
+        )
+
+    # ---------------------------------------------------------------------------------------------------------- the run
+
+    def run(self) -> SimulationResult:
+        """Run all phases and return the outcome; a failure is returned, not raised."""
+        failure = ""
+        try:
+            self._inject_faults()
+            self._calm()
+            self._read_all()
+            self._end()
+        except SimulationFailure as error:
+            failure = str(error)
+        except Exception as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            failure = f"{type(error).__name__}: {error} ({where.filename.rpartition('/kcli/')[2]}:{where.lineno})"
+        return SimulationResult(
+            seed=self.seed,
+            failure=failure,
+            digest=self.trace.digest(),
+            tail=list(self.trace.tail),
+            deaths=sum(one.deaths for one in self.chaos.values()),
+            starts=self.world.start_count,
+            batches=sum(one.acknowledged_batches for one in self.producers),
+            records_read=sum(one.record_count for one in self.consumers),
+            records_checked=sum(one.checked_records for one in self.checkers.values()),
+            cleaning_rounds=self.checks.elections(),
+            whole_views=0,
+            virtual_ms=self.virtual_time.now_ms - START_MS,
+        )
+
+    def _inject_faults(self) -> None:
+        world = self.world
+        for node_id, chaos in self.chaos.items():
+            self.trace.add(f"node {node_id}", "is started")
+            chaos.start()
+            world.run(chaos.run())
+        world.run(self._break_ways())
+        world.run(self.administrator.run())
+        for producer in self.producers:
+            world.run(producer.run())
+        for consumer in self.consumers:
+            world.run(consumer.run())
+        for step in range(self.steps):
+            self._next(step)
+
+    def _next(self, step: int) -> bool:
+        """Run the next event, and check what must hold after it; False if nothing is left to do."""
+        is_over = not self.virtual_time.run_next()
+        nodes = [machine.node for machine in self.machines.values() if isinstance(machine.node, Node)]
+        for node in nodes:
+            self.checks.check(node)
+        if step % IMAGES_EACH_STEPS == 0:
+            self._compare_images(nodes)
+        return not is_over
+
+    def _compare_images(self, nodes: list[Node]) -> int:
+        """Compare the images of nodes that have applied the same records; return how many different offsets there are."""
+        images: dict[int, tuple[int, dict[str, object]]] = {}
+        for node in nodes:
+            for offset, image in applied_image(node):
+                facts = image_facts(image)
+                other, known = images.setdefault(offset, (node.node_id, facts))
+                if facts != known:
+                    names = [name for name in facts if facts[name] != known[name]]
+                    raise SimulationFailure(
+                        f"nodes {other} and {node.node_id} have applied the metadata up to {offset}, but their "
+                        f"{', '.join(names)} differ"
+                    )
+        return len(images)
+
+    def _break_ways(self) -> Task[None]:
+        """Cut machines off from one another, slow their ways, and let them pause, until the simulation ends."""
+        rng, network = self._rng("ways"), self.network
+        max_pause_ms = rng.choice((500, 2000, 6000))
+        nodes = self.layout.nodes
+        while not self.world.is_ending:
+            yield rng.randrange(max_pause_ms)
+            one, other = rng.sample(nodes, 2)
+            choice = rng.random()
+            pairs = [(one, other)]
+            if choice < 0.3:
+                self.trace.add("ways", f"{one} and {other} cannot reach each other")
+                network.partition(one, other)
+            elif choice < 0.5:
+                self.trace.add("ways", f"what {one} sends to {other} is lost")
+                network.partition_one_way(one, other)
+            elif choice < 0.7:
+                self.trace.add("ways", f"{one} is cut off")
+                pairs = [(one, peer) for peer in nodes if peer != one]
+                for pair in pairs:
+                    network.partition(*pair)
+            elif choice < 0.85:
+                network.slow_ms[frozenset((one, other))] = rng.choice((0, 50, 400))
+                continue
+            else:
+                self.machines[one].pause()
+                yield rng.randrange(MAX_PAUSE_MS)
+                self.machines[one].resume()
+                continue
+            yield rng.randrange(MAX_PARTITIONED_MS)
+            for pair in pairs:
+                network.heal(*pair)
+
+    def _calm(self) -> None:
+        """End all faults; the cluster and its clients must finish."""
+        self.trace.add("runner", "calm")
+        self.world.is_ending = True
+        self.network.slow_ms.clear()
+        for one in self.layout.nodes:
+            for other in self.layout.nodes:
+                self.network.heal(one, other)
+        for machine in self.machines.values():
+            machine.die_never()
+            machine.resume()
+        for chaos in self.chaos.values():
+            chaos.calm()
+        machines = self.machines.values()
+        self._until(lambda: all(machine.is_ready for machine in machines), "all nodes are ready")
+        self._until(lambda: not self.world.tasks_running, "the clients are done")
+        self.world.is_ending = False
+        self.administrator = CoreLogAdmin(self.world, self._rng("auditor"))
+        self.world.run(self.administrator.audit())
+        self._until(lambda: not self.world.tasks_running, "the audit is done")
+        self._until(self._is_settled, "all nodes have the metadata of one leader")
+
+    def _is_settled(self) -> bool:
+        nodes = [machine.node for machine in self.machines.values() if isinstance(machine.node, Node)]
+        rafts = [node.quorum.client for node in nodes]
+        if len(nodes) != len(self.machines) or sum(raft.is_leader for raft in rafts) != 1:
+            return False
+        offsets = {offset for raft in rafts for offset in (raft.core.high_watermark, raft.delivered_offset)}
+        return len(offsets) == 1 and len({raft.epoch for raft in rafts}) == 1 and self._compare_images(nodes) == 1
+
+    def _read_all(self) -> None:
+        self.trace.add("runner", "read all")
+        reader = CoreLogConsumer(self.world, "reader", self._rng("reader"))
+        self.consumers.append(reader)
+        for topic in self.world.ledger.live_topics():
+            self.world.run(reader.read_whole(topic))
+            self._until(lambda: not self.world.tasks_running, f"topic {topic.facts.name} is read")
+
+    def _end(self) -> None:
+        self.trace.add("runner", "end")
+        self.world.is_ending = True
+        brokers = [node_id for node_id in self.layout.nodes if node_id not in self.layout.controllers]
+        for nodes in (brokers, self.layout.controllers):
+            for node_id in nodes:
+                self.world.run(self.chaos[node_id].stop())
+            self._until(lambda: not self.world.tasks_running, "all nodes have stopped", MAX_STOP_STEPS)
+        for checker in self.checkers.values():
+            checker.finished()
+
+    def _until(self, is_done: Callable[[], bool], what: str, most_steps: int = MAX_QUIET_STEPS) -> None:
+        for step in range(most_steps):
+            if is_done():
+                return
+            if not self._next(step):
+                break
+        if not is_done():
+            raise SimulationFailure(f"timed out waiting until {what}")
