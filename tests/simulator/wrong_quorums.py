@@ -71,6 +71,11 @@ def fetches_at_once(real: Any) -> Any:
     return release
 
 
+def asks_for_votes_at_once(real: Any) -> Any:
+    """Does not wait until the log that it states is flushed."""
+    return lambda replica, destination, request, now_ms, flushed_offset=0: real(replica, destination, request, now_ms)
+
+
 def sends_at_once(real: Any) -> Any:
     """Does not wait until quorum-state is stored."""
 
@@ -133,6 +138,9 @@ FAULTS = {
     ),
     "sends a vote before it is stored": Fault(
         patched(Replica, "_release", sends_at_once), "durable first", space="two voters elect a leader"
+    ),
+    "asks for votes before the log is flushed": Fault(
+        patched(elections, "send_if_ready", asks_for_votes_at_once), "durable first"
     ),
     "fetches before the log is flushed": Fault(
         patched(Replica, "_release", fetches_at_once), "durable first", space="two voters elect a leader"

@@ -213,14 +213,19 @@ def send_votes(replica: Replica, now_ms: int) -> None:
             log.end_offset,
             is_pre_vote=quorum.role is Role.PROSPECTIVE,
         )
-        send_if_ready(replica, replica.voter_destination(node_id), request, now_ms)
+        # A vote counts the log that it was granted for: after a crash this candidate begins anew in the same epoch, and its
+        # voters grant their votes again without a look at its log.
+        flushed_offset = 0 if request.is_pre_vote else log.end_offset
+        send_if_ready(replica, replica.voter_destination(node_id), request, now_ms, flushed_offset)
 
 
-def send_if_ready(replica: Replica, destination: Destination | None, request: Request, now_ms: int) -> bool:
-    """Send a request if its connection is ready; return True if it is sent."""
+def send_if_ready(
+    replica: Replica, destination: Destination | None, request: Request, now_ms: int, flushed_offset: int = 0
+) -> bool:
+    """Send a request, when the log up to `flushed_offset` is durable, if its connection is ready; return True if it is sent."""
     if destination is None or not replica.requests.is_ready(destination.node_id):
         return False
-    replica.send(destination, request, now_ms)
+    replica.send(destination, request, now_ms, flushed_offset)
     return True
 
 

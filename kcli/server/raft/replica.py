@@ -8,6 +8,7 @@ this state. A copy of a replica shares nothing that changes, and `digest` return
     every request and every answer    quorum-state as of its making: an answer to Vote the vote, a request for votes the own
                                       one, any message of an epoch that epoch
     a Fetch of a voter or controller  the log up to its offset: the leader counts the offset as acknowledged
+    a request for votes (no pre-vote) the log up to the end that it states: the vote stays granted after a crash
     first Fetch after FetchSnapshot   the snapshot under its name, before the log is emptied; the log's new start
 
     counts for the high watermark     only when this is durable

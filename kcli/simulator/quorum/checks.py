@@ -12,7 +12,8 @@
     no step back             the high watermark of a running replica does not fall, and no committed record is removed
     snapshots                a snapshot has what was committed below its end
     durable first            what a message says is durable when it leaves: the epoch, a vote (the candidate's own, too), the
-                             offset of a voter's Fetch, which acknowledges all records below
+                             end of the log for which votes are asked, the offset of a voter's Fetch, which acknowledges all
+                             records below
     pre-votes                a voter grants a pre-vote in its own epoch only
     appends                  only the leader of an epoch appends in it
     no fault of a peer       no replica reports that another one broke the protocol
@@ -171,6 +172,11 @@ class QuorumChecks:
             self._epoch_is_durable(replica, request.epoch, election, log)
         if isinstance(request, Vote) and not request.is_pre_vote:
             self._vote_is_durable(replica, request.epoch, request.candidate, election)
+            if log.durable_end_offset < request.end_offset:
+                raise QuorumFailure(
+                    f"durable first: {name_of(replica)} asks for votes with a log up to {request.end_offset}, but its log is "
+                    f"durable up to {log.durable_end_offset}"
+                )
         if isinstance(request, Fetch) and log.durable_end_offset < request.fetch_offset:
             raise QuorumFailure(
                 f"durable first: {name_of(replica)} fetches from {request.fetch_offset}, but its log is durable up to "

@@ -29,6 +29,7 @@ from tests.server.raft.quorum_context import (
     commit_epoch,
     endpoints,
     fetch,
+    grant,
     key,
     ready,
 )
@@ -66,6 +67,25 @@ def test_the_own_vote_is_durable_before_others_are_asked() -> None:
     assert store.election == Election(1, NO_NODE, key(1))
     node.finish_disk()
     assert len(node.sent(Vote)) == 2
+
+
+def test_the_log_for_which_votes_are_asked_is_durable() -> None:
+    """After a crash the candidate begins anew in its epoch, and keeps votes that were granted for records it has lost."""
+    node = ready("follower")
+    send, _ = node.sent(Fetch)[-1]
+    node.holds_disk = True
+    node.reply(send, FetchAnswer(error_codes.NONE, 5, 2, records=Batches((Entry(5, "a", 0),))))
+    (flush,) = node.effects_of(FlushLog)
+    node.forget()
+    while node.state[0] != "prospective":
+        node.advance(1000)
+    grant(node, 2)
+    assert node.state[0] == "candidate"
+    node.forget()
+    node.handle(ElectionStored(1 << 30))
+    assert not node.sent(Vote)
+    node.handle(LogFlushed(flush.end_offset))
+    assert [(one.end_offset, one.is_pre_vote) for _, one in node.sent(Vote)] == [(1, False)] * 2
 
 
 def test_a_follower_acknowledges_what_it_has_flushed() -> None:
