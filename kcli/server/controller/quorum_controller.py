@@ -161,6 +161,7 @@ class QuorumController:
         self._last_append_ms = 0
         self._activations = 0  # periodic tasks belong to one
         self.is_active = False
+        self._active_epoch = -1
         self.metrics = QuorumControllerMetrics()
 
     # ----------------------------------------------------------------------------------------------------- the raft log
@@ -194,8 +195,10 @@ class QuorumController:
         self.metrics.new_leaders += leader_id >= 0
         if leader_id >= 0 and self.state.joined_offset is None:
             self.state.joined_offset = self._raft.next_offset
+        if self.is_active and not (self._raft.is_leader and self._active_epoch == self._raft.epoch):
+            self._resign()
         if self._raft.is_leader and not self.is_active:
-            self.is_active = True
+            self.is_active, self._active_epoch = True, self._raft.epoch
             self.state.begin_sessions(now_ms)
             self._last_append_ms = now_ms
             try:
@@ -204,8 +207,6 @@ class QuorumController:
             except NotLeaderError:
                 return  # it has resigned, and has logged why
             self._begin_tasks(now_ms)
-        elif self.is_active and not self._raft.is_leader:
-            self._resign()
 
     def _resign(self) -> None:
         """Stop being active: revert what is not committed, and answer those who wait for it with NOT_CONTROLLER."""
@@ -322,6 +323,7 @@ class QuorumController:
         answer, controls = self._raft.upgrade_kraft_version(kraft_version, now_ms)
         if answer.error:
             raise ApiError(answer.error, answer.message)
+        self._check_active()
         for offset, control in enumerate(controls, base_offset):
             self.state.append(control, offset)
 
@@ -391,6 +393,7 @@ class QuorumController:
             if is_large:
                 self.state.roll_back(self._raft.next_offset)
             raise
+        self._check_active()
         self._last_append_ms = now_ms
         self.metrics.applied(last_offset, self._timer.wall.at(now_ms))
         if is_large:
@@ -398,6 +401,14 @@ class QuorumController:
         else:
             self._apply(batch, base_offset)
         return last_offset
+
+    def _check_active(self) -> None:
+        """Raise NotLeaderError if the leadership ended in an append: what is not committed is reverted, this batch, too.
+
+        The append may be the first event after the deadline of check-quorum, as when the process was paused.
+        """
+        if not self.is_active:
+            raise NotLeaderError("the controller lost its leadership before the records were committed")
 
     def _prepare(self, batch: list[Message], epoch: int) -> Iterator[None]:
         """Apply the records of a large batch in time slices. Raises NotLeaderError after a resignation, which reverts them."""

@@ -13,6 +13,8 @@ from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, CREATE_TOPICS
 from kcli.server.controller.quorum_controller import SLICE_RECORDS, SPLIT_RECORDS
 from kcli.server.events import Connection, DeadlineReached
+from kcli.server.raft.leader_state import ReplicaProgress
+from kcli.server.raft.messages import ReplicaKey
 from kcli.state.state_error import StateError
 from tests.server.whole_node import Pending, WholeNode
 
@@ -189,3 +191,18 @@ def test_a_read_is_answered_with_the_commit_of_what_it_shows(node: WholeNode) ->
     node.holds_flushes = False
     node.release_flushes()
     assert answers == [True]
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_who_loses_the_lead_in_an_append_keeps_nothing_of_it(node: WholeNode, is_large: bool) -> None:
+    """As after a pause: the request is the first event behind the deadline of check-quorum, and its append finds that out."""
+    controller, state = node.node.controller.controller, node.node.controller.state  # type: ignore[attr-defined]
+    large = half_prepared(node, "lost") if is_large else None
+    leader = controller._raft.core.quorum.leader
+    leader.voters[2] = ReplicaProgress(ReplicaKey(2), 0, node.now_ms, node.now_ms, 0)
+    leader.check_quorum_deadline_ms = node.now_ms
+    lost = large or ask(node, "lost", 1, Connection(1001, "CONTROLLER", "127.0.0.1"))
+    node.until(lambda: lost.answer is not None)
+    assert code(lost) == error_codes.NOT_CONTROLLER
+    assert not controller.is_active
+    assert "lost" not in state.image.topic_ids and not state._speculative._uncommitted
