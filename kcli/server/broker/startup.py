@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.log.errors import TieredStorageError
+from kcli.network.timing_wheel import TimerTask
 from kcli.server.log_lines import WarningLine
 from kcli.server.raft.kafka_raft_client import RaftListener
 from kcli.server.raft.messages import SnapshotId
@@ -65,11 +66,12 @@ class BrokerStartup:
         self._is_published = False
         self._is_leaving = False
         self._begin_ms = 0
+        self._check: TimerTask | None = None  # the next call of `_catch_up`
 
     def begin(self, now_ms: int) -> None:
         """Begin to follow the metadata."""
         self._metadata.register(self)
-        self._broker.timer.schedule(now_ms + CATCH_UP_CHECK_MS, self._catch_up)
+        self._check = self._broker.timer.schedule(now_ms + CATCH_UP_CHECK_MS, self._catch_up)
         self._begin_ms = now_ms
         self._broker.timer.schedule(now_ms + NOT_READY_MS, self._report_not_ready)
 
@@ -98,8 +100,9 @@ class BrokerStartup:
     def on_commit(self, batch: MetadataBatch, now_ms: int) -> None:
         """Apply a committed batch, or add that of a snapshot to the new image."""
         self._broker.publisher.apply(batch, now_ms)
-        if not self._has_caught_up:
-            self._broker.timer.schedule(now_ms, self._catch_up)
+        if self._check is not None and self._check.at_ms > now_ms:
+            self._check.cancel()
+            self._check = self._broker.timer.schedule(now_ms, self._catch_up)
         if self._is_published:
             self._broker.lifecycle.metadata_changed(now_ms)
             self._broker.replica_manager.take_log_flushes(now_ms)
@@ -111,10 +114,11 @@ class BrokerStartup:
 
     def _catch_up(self, now_ms: int) -> None:
         """Load the logs if the metadata is caught up with; called after each commit, and every CATCH_UP_CHECK_MS."""
-        if self._has_caught_up or self._is_leaving:
+        self._check = None
+        if self._is_leaving:
             return
         if not self._metadata.is_caught_up():
-            self._broker.timer.schedule(now_ms + CATCH_UP_CHECK_MS, self._catch_up)
+            self._check = self._broker.timer.schedule(now_ms + CATCH_UP_CHECK_MS, self._catch_up)
             return
         self._has_caught_up = True
         self._refuse_tiered_topics()
