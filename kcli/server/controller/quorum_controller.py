@@ -5,8 +5,8 @@
     decide    a handler reads the state and returns records and a response, or refuses; it changes no state
     append    the records are appended to the metadata log in one batch and applied to the controller's image (a higher
               kraft.version before them, in a batch of its own). A request of an administrator is refused if it makes more
-              than MAX_RECORDS_PER_APPEND records; the records that follow from a broker's state are split into batches of
-              SPLIT_RECORDS
+              than MAX_RECORDS_PER_APPEND records or MAX_BATCH_BYTES; the records that follow from a broker's state are split
+              into batches of SPLIT_RECORDS
     prepare   a larger batch, which may not be split, is applied before it is appended, in time slices. A client that asks for
               the state in between is answered afterwards
     commit    the raft client delivers them to its listeners; then the response is sent
@@ -63,7 +63,7 @@ from kcli.server.log_lines import WarningLine, fault_line
 from kcli.server.metrics.sampled import Sampled
 from kcli.server.raft.kafka_raft_client import KafkaRaftClient, NotLeaderError
 from kcli.server.raft.messages import SnapshotId
-from kcli.server.raft.metadata_batches import MAX_RECORDS_PER_APPEND, EncodedRecords, MetadataBatch, new_record
+from kcli.server.raft.metadata_batches import MAX_BATCH_BYTES, MAX_RECORDS_PER_APPEND, EncodedRecords, MetadataBatch, new_record
 from kcli.server.raft.raft_manager import check_features
 from kcli.server.scheduler import Scheduler
 from kcli.state.metadata_image import MetadataImage
@@ -356,6 +356,9 @@ class QuorumController:
                 batch += made
                 for record in made:
                     encoded.add(record)
+                if encoded.size_bytes > MAX_BATCH_BYTES:
+                    text = f"the request needs more than {MAX_BATCH_BYTES} bytes of records; split it into several requests"
+                    raise ApiError(error_codes.POLICY_VIOLATION, text)
                 in_slice += len(checked)
                 if in_slice >= SLICE_RECORDS:
                     in_slice = 0

@@ -3,7 +3,7 @@
     snapshot           contains
     -----------------  -----------------------------------------------------------------------------------------------
     first batch        control records: SnapshotHeader; from kraft.version 1 on KRaftVersion and, if there are any, Voters
-    batches            metadata records, at most MAX_SNAPSHOT_BATCH_BYTES each; none in the first snapshot of a quorum
+    batches            metadata records, at most MAX_BATCH_BYTES each; none in the first snapshot of a quorum
     last batch         control record: SnapshotFooter
 
 Offsets in a snapshot begin at 0; its leader epoch is that of its name. bootstrap.checkpoint has the same form, with epoch 0 and
@@ -53,8 +53,8 @@ from kcli.server.raft.messages import (
 )
 from kcli.state.image_records import new_record as new_record
 
-# Kafka's limits: bytes of records in one batch of a snapshot, and records in one append to the log.
-MAX_SNAPSHOT_BATCH_BYTES = 8 * 1024 * 1024
+# Kafka's limits: bytes of a batch of the log or a snapshot, and records in one append to the log.
+MAX_BATCH_BYTES = 8 * 1024 * 1024
 MAX_RECORDS_PER_APPEND = 10_000
 # The size limit of a decompressed batch; Kafka writes uncompressed batches of at most 8 MiB.
 MAX_METADATA_BATCH_BYTES = 64 * 1024 * 1024
@@ -85,9 +85,10 @@ def encode_metadata_record(record: Message) -> bytes:
 class EncodedRecords:
     """The encoded records of one batch: they are added one by one, so that a large batch is made in time slices."""
 
-    __slots__ = ("_records",)
+    __slots__ = ("_records", "size_bytes")
 
     def __init__(self, records: Iterable[Message] = ()) -> None:
+        self.size_bytes = HEADER_BYTES  # of the batch
         self._records: list[bytes] = []
         for record in records:
             self.add(record)
@@ -97,7 +98,9 @@ class EncodedRecords:
 
     def add(self, record: Message) -> None:
         """Add a record. Raises EncodeError for values that its version does not have."""
-        self._records.append(encode_record(Record(len(self._records), 0, None, encode_metadata_record(record))))
+        encoded = encode_record(Record(len(self._records), 0, None, encode_metadata_record(record)))
+        self._records.append(encoded)
+        self.size_bytes += len(encoded)
 
     def batch(self, base_offset: int, leader_epoch: int, now_ms: int) -> bytes:
         """Return the batch."""
@@ -226,12 +229,12 @@ class SnapshotBatches:
         return self._control([(SNAPSHOT_FOOTER, control_message("SnapshotFooterRecord"))])
 
     def batches(self, records: Iterable[Message]) -> Iterator[bytes]:
-        """Yield the records in batches of at most MAX_SNAPSHOT_BATCH_BYTES (or of one larger record)."""
+        """Yield the records in batches of at most MAX_BATCH_BYTES (or of one larger record)."""
         values: list[bytes] = []
         size_bytes = 0
         for record in records:
             value = encode_metadata_record(record)
-            if values and size_bytes + len(value) > MAX_SNAPSHOT_BATCH_BYTES:
+            if values and size_bytes + len(value) > MAX_BATCH_BYTES:
                 yield self._data(values)
                 values, size_bytes = [], 0
             values.append(value)

@@ -34,6 +34,7 @@ from kcli.format.primitives import FormatError
 from kcli.format.record_batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, read_header
 from kcli.log.disk.flush_request import write_unflushed
 from kcli.log.disk.port import LogDisk, parent_path
+from kcli.log.errors import MessageTooLargeError
 from kcli.log.file_cache import FileCache
 from kcli.log.files.leader_epoch_file_cache import UNDEFINED_OFFSET
 from kcli.log.loading.recovering_segment import LogRefusedError
@@ -45,7 +46,7 @@ from kcli.log.unified_log import UnifiedLog
 from kcli.log.wall_time import WallTime
 from kcli.server.raft.messages import AppendedControl, ControlEntry, EpochEnd, Records, SnapshotId
 from kcli.server.raft.metadata_batches import (
-    MAX_SNAPSHOT_BATCH_BYTES,
+    MAX_BATCH_BYTES,
     EncodedRecords,
     MetadataBatch,
     control_entries_of,
@@ -58,7 +59,7 @@ METADATA_TOPIC_ID = Uuid((1).to_bytes(16, "big"))
 # The number of bytes of the log or of a snapshot that are read at a time.
 READ_BYTES = 256 * 1024
 # A batch is somewhat larger than its records.
-_MAX_BATCH_BYTES = MAX_SNAPSHOT_BATCH_BYTES + 64 * 1024
+_MAX_BATCH_BYTES = MAX_BATCH_BYTES + 64 * 1024
 _LOG_SUFFIX = ".log"
 # The number in the name of a snapshot that is not complete: a node may write one while it fetches another.
 WRITTEN_PART = 0
@@ -310,8 +311,11 @@ class MetadataLog:
         return base_offset
 
     def append_as_leader(self, epoch: int, records: Records, now_ms: int) -> int:
-        """Append EncodedRecords as one batch; return the offset of the last. Raises AppendError."""
+        """Append EncodedRecords as one batch; return the offset of the last. Raises AppendError, also above MAX_BATCH_BYTES."""
         encoded, wall_ms = cast(EncodedRecords, records), self._wall.at(now_ms)
+        if encoded.size_bytes > MAX_BATCH_BYTES:
+            text = f"a batch of {encoded.size_bytes} bytes of metadata; the largest has {MAX_BATCH_BYTES}"
+            raise MessageTooLargeError(text)
         self.append(encoded.batch(self.end_offset, epoch, wall_ms), wall_ms)
         self.appended_records += len(encoded)
         return self.end_offset - 1

@@ -11,6 +11,7 @@ import pytest
 from kcli.log.errors import AppendError
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, CREATE_TOPICS
+from kcli.server.controller import quorum_controller
 from kcli.server.controller.quorum_controller import SLICE_RECORDS, SPLIT_RECORDS
 from kcli.server.events import Connection, DeadlineReached
 from kcli.server.raft.leader_state import ReplicaProgress
@@ -206,3 +207,15 @@ def test_who_loses_the_lead_in_an_append_keeps_nothing_of_it(node: WholeNode, is
     assert code(lost) == error_codes.NOT_CONTROLLER
     assert not controller.is_active
     assert "lost" not in state.image.topic_ids and not state._speculative._uncommitted
+
+
+def test_a_decision_that_needs_a_batch_above_8_mib_is_refused(node: WholeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is appended."""
+    monkeypatch.setattr(quorum_controller, "MAX_BATCH_BYTES", 2000)
+    end_offset = node.node.controller.raft.next_offset  # type: ignore[attr-defined]
+    refused = ask(node, "large", 100)
+    node.until(lambda: refused.answer is not None)
+    (topic,) = refused.result().topics
+    assert topic.error_code == error_codes.POLICY_VIOLATION and "more than 2000 bytes" in topic.error_message
+    assert node.node.controller.raft.next_offset == end_offset  # type: ignore[attr-defined]
+    assert "large" not in node.broker.image.topic_ids

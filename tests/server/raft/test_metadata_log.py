@@ -10,6 +10,7 @@ import pytest
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.log.disk.os_disk import OsDisk
+from kcli.log.errors import MessageTooLargeError
 from kcli.log.file_cache import FileCache
 from kcli.log.wall_time import WallTime
 from kcli.protocol.control_records import LEADER_CHANGE
@@ -215,3 +216,14 @@ def test_a_snapshot_is_fetched_by_pieces_and_then_replaces_the_log(tmp_path: Pat
     again = opened(tmp_path / "log")
     assert (again.start_offset, again.snapshots) == (40, [snapshot])
     assert not [path for path in (tmp_path / "log").iterdir() if path.name.endswith((".part", ".deleted"))]
+
+
+def test_a_leader_appends_no_batch_above_8_mib(tmp_path: Path) -> None:
+    """As in Kafka; a follower whose segments have the smallest size could not append it, either."""
+    log = filled(tmp_path / "m")
+    value = "x" * 32_000
+    records = [new_record("ConfigRecord", resource_type=2, resource_name="t", name=f"n{at}", value=value) for at in range(270)]
+    with pytest.raises(MessageTooLargeError, match="the largest has 8388608"):
+        log.append_as_leader(4, EncodedRecords(records), NOW_MS)
+    assert log.end_offset == 20
+    assert log.append_as_leader(4, EncodedRecords(records[:250]), NOW_MS) == 20 + 249
