@@ -112,9 +112,9 @@ def send_probe(replica: Replica, leader: LeaderState, now_ms: int) -> None:
     change = leader.change
     if change is None or change.is_removal or change.correlation_id is not None or change.offset != NO_OFFSET:
         return
-    if replica.requests.is_ready(change.voter.node_id):
-        at = change.endpoints[0]
-        destination = Destination(change.voter.node_id, at.host, at.port)
+    address = address_on(change.endpoints, replica.config.listener)
+    if address is not None and replica.requests.is_ready(change.voter.node_id):
+        destination = Destination(change.voter.node_id, *address)
         leader.change = change._replace(correlation_id=replica.send(destination, ApiVersionsProbe(), now_ms))
 
 

@@ -13,6 +13,7 @@ from kcli.server.raft.messages import (
     ApiVersionsProbeAnswer,
     BeginQuorumEpoch,
     ChangeVotersAnswer,
+    Destination,
     Fetch,
     FetchAnswer,
     KRaftVersionEntry,
@@ -142,7 +143,7 @@ def test_static_voters_are_not_changed() -> None:
 
 
 def test_add_a_voter() -> None:
-    """Its levels are asked for at its first endpoint; it counts when the record is appended; the answer comes at the commit."""
+    """Its levels are asked for; it counts when the record is appended; the answer comes at the commit."""
     node = leader()
     assert node.ask(request("add")) is None
     adding = node._request_id
@@ -158,6 +159,13 @@ def test_add_a_voter() -> None:
     assert node.answered(adding) == ChangeVotersAnswer(error_codes.NONE)
     assert error_of(node.ask(request("add"))) == error_codes.DUPLICATE_VOTER
     assert error_of(node.ask(request("add", voter=ReplicaKey(4, OTHER_DISK)))) == error_codes.DUPLICATE_VOTER
+
+
+def test_the_probe_goes_to_the_listener_of_the_quorum() -> None:
+    """A new voter names all its listeners, in any order; only that of the quorum is the way to the others."""
+    node = leader()
+    node.ask(request("add", endpoints=(ListenerEndpoint("OTHER", "elsewhere", 1), *endpoints(4))))
+    assert node.sent(ApiVersionsProbe)[-1][0].destination == Destination(4, "localhost", 9994)
 
 
 def test_add_a_voter_answers_early() -> None:
