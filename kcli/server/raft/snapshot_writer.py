@@ -8,8 +8,8 @@
     clean    snapshots and segments beyond the retention are renamed, and removed DELETE_DELAY_MS later; this is also checked
              each CLEAN_INTERVAL_MS
 
-A disk error costs the snapshot, not the node: the next one that is due is written. Only if the rename may not be durable, the
-raft client stops: nothing may be removed for a snapshot that a loss of power could take away.
+A disk error costs the snapshot, not the node: its part file is removed, and the next one that is due is written. Only if the
+rename may not be durable, the raft client stops: nothing may be removed for a snapshot that a loss of power could take away.
 """
 
 from __future__ import annotations
@@ -64,6 +64,8 @@ class SnapshotWriter:
             reason = error.strerror or error
             text = f"{path}: the snapshot cannot be written: {reason}; it will be tried again later"
             self._report(WarningLine(text, path=path, error=reason))
+            # Later snapshots have other names: what was written would fill the disk until the next start.
+            self._remove([path])
             return
         try:
             yield (log.directory,)

@@ -5,17 +5,21 @@ disk that fails costs the snapshot alone; a node that starts from a snapshot and
 from __future__ import annotations
 
 import errno
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kcli.format.kafka_uuid import Uuid
 from kcli.protocol.apis import API_KEYS, CREATE_TOPICS
 from kcli.server.raft.messages import SnapshotId
-from kcli.state.image_records import image_records
+from kcli.server.raft.snapshot_writer import SnapshotWriter
+from kcli.simulator.disk import SimulatedDisk
+from kcli.state.image_records import image_records, new_record
 from kcli.state.metadata_image import MetadataImage
 from tests.server.controller.controllers import ControllerNode
-from tests.server.raft.nodes import formatted
+from tests.server.raft.nodes import Surroundings, formatted, started_raft
 
 BYTES = "metadata.log.max.record.bytes.between.snapshots"
 
@@ -131,6 +135,25 @@ def test_a_full_disk_costs_the_snapshot_alone(tmp_path: Path, monkeypatch: pytes
         assert node.create_topic(f"more-{index}", 20).error_code == 0
     assert len(files(node, ".checkpoint")) > 1
     node.stop()
+
+
+def test_a_snapshot_that_does_not_fit_gives_its_space_back() -> None:
+    """What was written of it would keep the disk full, and no later snapshot has the same name."""
+    disk = SimulatedDisk(random.Random(1))
+    around = Surroundings(disk=disk)
+    raft = started_raft(formatted(Path("/data"), disk=disk), around)
+    around.run()
+    writer = SnapshotWriter(raft, around.timer, around.scheduler, around.lines.append)
+    before = disk.used_bytes()
+    disk.capacity_bytes = before + 5000
+    records = (new_record("TopicRecord", name=f"topic-{index}", topic_id=Uuid(bytes(16))) for index in range(2000))
+    writer.begin(SnapshotId(raft.next_offset, raft.epoch), around.now_ms, records, around.now_ms)
+    written = disk.used_bytes()
+    around.run()
+    assert written > before, "some of it was written"
+    assert "the snapshot cannot be written: No space left" in around.lines[-1]
+    assert (disk.used_bytes(), writer.is_writing, raft.is_leader) == (before, False, True)
+    assert not [name for name in disk.list_directory(raft.log.directory) if name.endswith(".part")]
 
 
 def test_a_name_that_the_device_may_not_have_ends_the_leadership(tmp_path: Path) -> None:
