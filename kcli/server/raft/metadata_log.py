@@ -497,7 +497,13 @@ class MetadataLog:
                 return True
         if config.retention_ms < 0:
             return False
-        header = next(self.snapshot_batches(snapshot), None)
+        try:
+            header = next(self.snapshot_batches(snapshot), None)
+        except MetadataLogError as error:
+            # No node can load it. A later one has all that is in it.
+            text = f"{error}: this old snapshot is damaged, and is removed before its time"
+            self._report(WarningLine(text, path=self.snapshot_path(snapshot), error=str(error)))
+            return True
         if header is None or not header.control_records or header.control_records[0].message is None:
             return True
         return bool(now_ms - header.control_records[0].message.last_contained_log_timestamp > config.retention_ms)

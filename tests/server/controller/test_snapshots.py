@@ -13,6 +13,7 @@ import pytest
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.protocol.apis import API_KEYS, CREATE_TOPICS
+from kcli.server.log_lines import WarningLine
 from kcli.server.raft.messages import SnapshotId
 from kcli.server.raft.snapshot_writer import SnapshotWriter
 from kcli.simulator.disk import SimulatedDisk
@@ -102,6 +103,27 @@ def test_old_snapshots_and_segments_go(tmp_path: Path) -> None:
     assert node.core.raft.log.start_offset == node.core.raft.log.snapshots[0].end_offset
     node.run(130_000)
     assert not files(node, ".deleted")
+    node.stop()
+
+
+def test_a_damaged_old_snapshot_goes(tmp_path: Path) -> None:
+    """Its age cannot be read, and no node can load it: the later ones replace it, a line says so, and the node goes on."""
+    settings = (f"{BYTES}=2000", "metadata.max.idle.interval.ms=0")
+    node = ControllerNode(formatted(tmp_path / "data"), *settings).start_with_broker()
+    node.create_topic("orders", 40)
+    node.create_topic("more", 40)
+    log = node.core.raft.log
+    damaged, *later = log.snapshots
+    assert later
+    Path(log.snapshot_path(damaged)).write_bytes(b"no snapshot" * 20)
+    node.run(61_000)
+    assert log.snapshots[0] == later[0] > damaged
+    assert log.start_offset == later[0].end_offset
+    (line,) = [line for line in node.lines if "damaged" in line]
+    assert isinstance(line, WarningLine)
+    assert line.startswith(f"{log.snapshot_path(damaged)}: ")
+    node.run(120_000)
+    assert node.core.raft.is_leader
     node.stop()
 
 
