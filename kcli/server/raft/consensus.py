@@ -21,9 +21,10 @@ passed. What must be durable before what leaves is the table at the head of repl
     NOT_LEADER_OR_FOLLOWER
     the epoch's leader, which was not known                   it is followed; the payload counts only without an error
     another error                                             logged, the connection backs off
-    none                                                      the payload counts
+    none                                                      the payload counts, if it can be used
 
-After every error the connection backs off, unless the role has changed, which makes all connections new.
+After every error and every answer that is ignored the connection backs off, unless the role has changed, which makes all
+connections new.
 """
 
 from __future__ import annotations
@@ -279,18 +280,18 @@ class RaftCore(Replica):
         found = self.requests.end(correlation_id)
         if found is None:
             return
-        request, before = found.request, (self.quorum.role, self.quorum.epoch)
+        request, before, is_used = found.request, (self.quorum.role, self.quorum.epoch), True
         if isinstance(answer, ApiVersionsProbeAnswer):
             handle_probe_answer(self, correlation_id, answer, now_ms)
         elif isinstance(answer, ChangeVotersAnswer):
             if answer.error != error_codes.NONE:
                 self.report(f"the leader does not change the voters of the metadata quorum: {answer.message}")
-        elif self._may_use(answer, request, now_ms):
-            self._use(found.node_id, request, answer, now_ms)
+        else:
+            is_used = self._may_use(answer, request, now_ms) and self._use(found.node_id, request, answer, now_ms)
         if isinstance(answer, FetchAnswer):
             note_leaderless(self, found.node_id, answer)
         is_same_role = before == (self.quorum.role, self.quorum.epoch)
-        if answer.error != error_codes.NONE and is_same_role:
+        if is_same_role and (answer.error != error_codes.NONE or not is_used):
             self.requests.failed(found.node_id, now_ms)
             if answer.error == error_codes.UNSUPPORTED_VERSION:
                 self._unsupported(request, now_ms)
@@ -321,18 +322,20 @@ class RaftCore(Replica):
             self.report(f"a peer of the metadata quorum answers {type(request).__name__} with {error_codes.NAMES[error]}")
         return False
 
-    def _use(self, node_id: int, request: Request, answer: EpochAnswer, now_ms: int) -> None:
+    def _use(self, node_id: int, request: Request, answer: EpochAnswer, now_ms: int) -> bool:
+        """Take the payload; return False if it cannot be used."""
         match request, answer:
             case Vote(), VoteAnswer():
                 handle_vote_answer(self, node_id, request, answer, now_ms)
             case EndQuorumEpoch(), EndQuorumEpochAnswer():
                 handle_end_quorum_epoch_answer(self, node_id)
             case Fetch(), FetchAnswer():
-                handle_fetch_answer(self, request, answer, now_ms)
+                return handle_fetch_answer(self, request, answer, now_ms)
             case FetchSnapshot(), FetchSnapshotAnswer():
-                handle_fetch_snapshot_answer(self, request, answer, now_ms)
+                return handle_fetch_snapshot_answer(self, request, answer, now_ms)
             case UpdateRaftVoter(), UpdateRaftVoterAnswer():
                 self.has_updated_leader = True
+        return True
 
     # ---------------------------------------------------------------------------------------------------------- what is due
 

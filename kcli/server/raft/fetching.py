@@ -168,33 +168,36 @@ def handle_fetch_snapshot(replica: Replica, request_id: int, request: FetchSnaps
 # --------------------------------------------------------------------------------------------------------- the follower
 
 
-def handle_fetch_answer(replica: Replica, request: Fetch, answer: FetchAnswer, now_ms: int) -> None:
-    """Replicate what an answer without an error has; the common rules of answers are applied already."""
+def handle_fetch_answer(replica: Replica, request: Fetch, answer: FetchAnswer, now_ms: int) -> bool:
+    """Replicate what an answer without an error has; the common rules of answers are applied already.
+
+    Return False if it has nothing that can be used: at once the same Fetch would get the same answer.
+    """
     quorum, log = replica.quorum, replica.log
     if quorum.role is not Role.FOLLOWER or request.epoch != quorum.epoch or request.fetch_offset != log.end_offset:
-        return
+        return False
     quorum.deadline_ms = now_ms + replica.config.fetch_timeout_ms
     quorum.has_fetched = True
     if replica.catch_up_offset == NO_OFFSET:
         replica.catch_up_offset = answer.high_watermark
     if replica.snapshot is not None:
-        return
+        return False
     if answer.diverging is not None:
-        _truncate(replica, answer)
-    elif answer.snapshot is not None:
-        _begin_snapshot(replica, answer.snapshot)
-    else:
-        if answer.records is not None:
-            for record in log.append_as_follower(quorum.epoch, answer.records, now_ms):
-                replica.history.apply(record)
-        replica.move_high_watermark(answer.high_watermark)
+        return _truncate(replica, answer)
+    if answer.snapshot is not None:
+        return _begin_snapshot(replica, answer.snapshot)
+    if answer.records is not None:
+        for record in log.append_as_follower(quorum.epoch, answer.records, now_ms):
+            replica.history.apply(record)
+    replica.move_high_watermark(answer.high_watermark)
+    return answer.records is None or log.end_offset > request.fetch_offset
 
 
-def _truncate(replica: Replica, answer: FetchAnswer) -> None:
+def _truncate(replica: Replica, answer: FetchAnswer) -> bool:
     diverging, log = answer.diverging, replica.log
     if diverging is None or diverging.epoch < 0 or diverging.offset < 0:
         replica.report(f"the leader {replica.quorum.leader_id} names no valid end of an epoch: {diverging}", is_fault=True)
-        return
+        return False
     known = log.end_of_epoch(diverging.epoch)
     # RaftLog.truncateToEndOffset: in an epoch that both have, up to what both have.
     offset = min(known.offset, diverging.offset) if known.epoch == diverging.epoch else known.offset
@@ -208,11 +211,13 @@ def _truncate(replica: Replica, answer: FetchAnswer) -> None:
         )
     elif offset < log.end_offset:
         replica.truncate_to(offset)
+        return True
+    return False
 
 
-def _begin_snapshot(replica: Replica, snapshot: SnapshotId) -> None:
+def _begin_snapshot(replica: Replica, snapshot: SnapshotId) -> bool:
     if replica.stale_snapshot is not None or replica.log.snapshot_size(snapshot) is not None:
-        return
+        return False
     if not is_real_snapshot(snapshot) or snapshot.end_offset < 0 or snapshot.epoch < 0:
         replica.report(f"the leader {replica.quorum.leader_id} names the snapshot {snapshot}, which cannot be", is_fault=True)
     elif snapshot.end_offset < replica.high_watermark:
@@ -224,17 +229,19 @@ def _begin_snapshot(replica: Replica, snapshot: SnapshotId) -> None:
     else:
         replica.snapshot, replica.snapshot_position = snapshot, 0
         replica.log.begin_snapshot(snapshot)
+        return True
+    return False
 
 
-def handle_fetch_snapshot_answer(replica: Replica, request: FetchSnapshot, answer: FetchSnapshotAnswer, now_ms: int) -> None:
-    """Append a part of a snapshot; the common rules of answers are applied already."""
+def handle_fetch_snapshot_answer(replica: Replica, request: FetchSnapshot, answer: FetchSnapshotAnswer, now_ms: int) -> bool:
+    """Append a part of a snapshot; the common rules of answers are applied already. Return False if it cannot be used."""
     quorum, snapshot = replica.quorum, replica.snapshot
     if quorum.role is not Role.FOLLOWER or snapshot is None or snapshot != request.snapshot or replica.is_snapshot_flushing:
-        return
+        return False
     if answer.error != error_codes.NONE:
         # The leader has removed the snapshot: the next Fetch names a later one.
         replica.drop_snapshot()
-        return
+        return False
     quorum.deadline_ms = now_ms + replica.config.fetch_timeout_ms
     quorum.has_fetched = True
     if answer.snapshot != snapshot or answer.position != replica.snapshot_position:
@@ -245,12 +252,13 @@ def handle_fetch_snapshot_answer(replica: Replica, request: FetchSnapshot, answe
                 is_fault=True,
             )
         replica.drop_snapshot()
-        return
+        return False
     if answer.data is not None and len(answer.data):
         replica.log.append_snapshot(snapshot, answer.data)
         replica.snapshot_position += len(answer.data)
     if replica.snapshot_position >= answer.size:
         replica.flush_snapshot(snapshot)
+    return True
 
 
 def snapshot_flushed(replica: Replica, snapshot: SnapshotId) -> None:

@@ -143,6 +143,7 @@ class MetadataLog:
         self._unflushed_directories: list[str] = []
         self._has_removed_files = False
         self._removable: list[str] = []
+        self._last_refusal = ""
 
     @classmethod
     def open(
@@ -343,8 +344,10 @@ class MetadataLog:
         if accepted:
             self.fetched_records += next_offset - self.end_offset
             self.append(data[:accepted], self._wall.at(now_ms))
-        if refusal:
-            text = f"{self.directory}: records of the leader of epoch {epoch} are refused: {refusal}"
+        text = f"{self.directory}: records of the leader of epoch {epoch} are refused: {refusal}"
+        if refusal and text != self._last_refusal:
+            # They are fetched again after each backoff.
+            self._last_refusal = text
             self._report(WarningLine(text, path=self.directory, error=refusal))
         return control_entries
 

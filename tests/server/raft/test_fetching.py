@@ -11,9 +11,11 @@ from kcli.server.raft.messages import (
     BOOTSTRAP_SNAPSHOT_ID,
     HIGH_WATERMARK_NOT_SENT,
     NO_NODE,
+    AnswerArrived,
     BeginQuorumEpoch,
     Destination,
     Election,
+    ElectionStored,
     EpochEnd,
     Fetch,
     FetchAnswer,
@@ -27,6 +29,7 @@ from kcli.server.raft.messages import (
     RequestFailed,
     SnapshotId,
     SnapshotLoaded,
+    StoreElection,
     VotersEntry,
 )
 from tests.server.raft.quorum_context import (
@@ -315,8 +318,6 @@ def test_a_follower_truncates(diverging: EpochEnd, end: int) -> None:
     node.forget()
     node.effects = list(node.effects)
     send = next(iter(node.core.requests._in_flight))
-    from kcli.server.raft.messages import AnswerArrived
-
     node.handle(AnswerArrived(send, FetchAnswer(error_codes.NONE, 5, 2, diverging=diverging)))
     assert node.log.end_offset == end
     assert node.effects_of(LogTruncated) == ([LogTruncated(end)] if end < 16 else [])
@@ -388,6 +389,56 @@ def test_snapshots_that_cannot_be() -> None:
         answered(node, snapshot=snapshot)
         assert node.core.snapshot is None
         assert [report.is_fault for report in node.effects_of(Report)] == [True]
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        {"diverging": EpochEnd(2, 9)},
+        {"diverging": EpochEnd(-1, 12)},
+        {"diverging": EpochEnd(4, 99)},
+        {"snapshot": SnapshotId(9, 2)},
+        {"snapshot": SNAPSHOT},
+        {"records": Batches((Entry(6, "a", 16),))},
+        {"epoch": 4},
+        {"leader_id": 3, "endpoints": endpoints(3)},
+        {"leader_id": 1, "endpoints": endpoints(1)},
+    ],
+)
+def test_the_leader_is_asked_again_after_the_backoff(refused: dict[str, object]) -> None:
+    """What cannot be used is followed by the same Fetch, and mostly the same answer: at once that would occupy both nodes."""
+    node = follower()
+    send = node.sent(Fetch)[-1][0]
+    for _ in range(3):
+        assert send.destination.node_id == 2
+        node.forget()
+        node.reply(send, FetchAnswer(error_codes.NONE, 5, 2, endpoints(2))._replace(**refused))  # type: ignore[arg-type]
+        while node.core.requests.has_any_in_flight:
+            send = node.sent(Fetch)[-1][0]
+            assert send.destination.node_id == 3, "another voter is asked for the leader, as after an error"
+            node.reply(send, FetchAnswer(error_codes.NOT_LEADER_OR_FOLLOWER, 5, 2, endpoints(2)))
+        node.forget()
+        node.advance(19)
+        assert not node.effects
+        node.advance(1)
+        send = node.sent(Fetch)[-1][0]
+    assert node.state == ("follower", 5, 2)
+
+
+def test_a_snapshot_waits_for_the_one_before_that_is_being_flushed() -> None:
+    """A part file of an earlier epoch goes when its flush is done; until then the leader is asked each backoff."""
+    node, snapshot = follower(), SnapshotId(40, 4)
+    answered(node, snapshot=snapshot)
+    node.holds_disk = True
+    data = Batches((Entry(1, "a", 0),))
+    node.reply(node.sent(FetchSnapshot)[-1][0], FetchSnapshotAnswer(error_codes.NONE, 5, 2, (), snapshot, 1, 0, data))
+    node.ask(BeginQuorumEpoch(CLUSTER, 2, 6, key(1), endpoints(2)))
+    node.handle(ElectionStored(node.effects_of(StoreElection)[-1].version))
+    node.forget()
+    send = next(iter(node.core.requests._in_flight))
+    node.handle(AnswerArrived(send, FetchAnswer(error_codes.NONE, 6, 2, snapshot=snapshot)))
+    assert node.core.snapshot is None
+    assert [sent.destination.node_id for sent, _ in node.sent(Fetch)] == [3], "the leader backs off"
 
 
 def test_answers_of_an_earlier_role_are_ignored() -> None:

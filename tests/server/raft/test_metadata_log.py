@@ -101,11 +101,13 @@ def test_a_follower_stops_at_a_batch_of_a_later_epoch(tmp_path: Path, refusals: 
 
 
 def test_a_follower_stops_at_damage_and_at_a_gap(tmp_path: Path, refusals: list[str]) -> None:
-    """What comes before is kept; the log line names the offset."""
+    """What comes before is kept; the log line names the offset, once for the same answer again and again."""
     log = opened(tmp_path / "log")
     damaged = bytearray(data(1, 1))
     damaged[-1] ^= 1
     log.append_as_follower(1, data(0, 1) + bytes(damaged), NOW_MS)
+    for _ in range(3):
+        log.append_as_follower(1, bytes(damaged), NOW_MS)
     log.append_as_follower(1, data(5, 1), NOW_MS)
     assert contents(log) == [(0, 1)]
     assert ["the batch of offset 1 is damaged" in line for line in refusals] == [True, False]
