@@ -223,8 +223,8 @@ class RaftCore(Replica):
                 self.election_stored(version)
             case LogFlushed(end_offset):
                 self.log_flushed(end_offset)
-            case SnapshotFlushed(snapshot):
-                snapshot_flushed(self, snapshot)
+            case SnapshotFlushed(snapshot, damage):
+                snapshot_flushed(self, snapshot, damage, now_ms)
         return self.take_effects(now_ms)
 
     def take_effects(self, now_ms: int) -> list[Effect]:

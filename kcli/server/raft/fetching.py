@@ -244,34 +244,53 @@ def handle_fetch_snapshot_answer(replica: Replica, request: FetchSnapshot, answe
         return False
     quorum.deadline_ms = now_ms + replica.config.fetch_timeout_ms
     quorum.has_fetched = True
-    if answer.snapshot != snapshot or answer.position != replica.snapshot_position:
+    position, size_bytes = replica.snapshot_position, replica.snapshot_bytes or answer.size
+    count = 0 if answer.data is None else len(answer.data)
+    is_part = answer.snapshot == snapshot and answer.position == position
+    has_progress = position < position + count <= answer.size
+    if not is_part or (has_progress and answer.size != size_bytes):
         if answer.snapshot.end_offset >= 0 and answer.snapshot.epoch >= 0:
             replica.report(
-                f"the leader {quorum.leader_id} sent byte {answer.position} of the snapshot {answer.snapshot}; byte "
-                f"{replica.snapshot_position} of {snapshot} was asked for. It is fetched again",
+                f"the leader {quorum.leader_id} sent byte {answer.position} of the snapshot {answer.snapshot}, of "
+                f"{answer.size} bytes; byte {position} of {snapshot} was asked for, of {size_bytes} bytes. It is fetched again",
                 is_fault=True,
             )
         replica.drop_snapshot()
         return False
-    if answer.data is not None and len(answer.data):
-        replica.log.append_snapshot(snapshot, answer.data)
-        replica.snapshot_position += len(answer.data)
-    if replica.snapshot_position >= answer.size:
+    if answer.data is None or not has_progress:
+        replica.report(
+            f"the leader {quorum.leader_id} sent {count} bytes from byte {position} of the snapshot {snapshot} on, and says "
+            f"that it has {answer.size} bytes in all: they are asked for again",
+            is_fault=True,
+        )
+        return False
+    replica.log.append_snapshot(snapshot, answer.data)
+    replica.snapshot_bytes = size_bytes
+    replica.snapshot_position += count
+    if replica.snapshot_position == size_bytes:
         replica.flush_snapshot(snapshot)
     return True
 
 
-def snapshot_flushed(replica: Replica, snapshot: SnapshotId) -> None:
-    """Let the log begin behind a snapshot that is complete and durable."""
+def snapshot_flushed(replica: Replica, snapshot: SnapshotId, damage: str, now_ms: int) -> None:
+    """Let the log begin behind a snapshot that is complete and durable; one with `damage` is fetched again."""
     if snapshot == replica.stale_snapshot:
         replica.log.drop_snapshot(snapshot)
         replica.stale_snapshot = None
         return
     if snapshot != replica.snapshot or not replica.is_snapshot_flushing:
         return
+    if damage:
+        leader_id = replica.quorum.leader_id
+        text = f"{damage}; the snapshot, which the leader {leader_id} sent, is removed and fetched again, and the log stays"
+        replica.report(text, is_fault=True)
+        replica.is_snapshot_flushing = False
+        replica.drop_snapshot()
+        replica.requests.failed(leader_id, now_ms)
+        return
     replica.log.finish_snapshot(snapshot)
     replica.history.reload(replica.log.control_entries())
-    replica.snapshot, replica.snapshot_position, replica.is_snapshot_flushing = None, 0, False
+    replica.forget_snapshot()
     replica.log_was_cut(0)
     replica.emit(SnapshotLoaded(snapshot))
     replica.move_high_watermark(snapshot.end_offset)

@@ -91,7 +91,7 @@ from kcli.server.raft.quorum_state import NEVER_MS, QuorumState, QuorumStateStor
 from kcli.server.raft.replica import RaftCoreConfig, is_real_snapshot
 from kcli.server.raft.voter_set import address_on, find_voter
 from kcli.server.raft.wire import Wire, api_key_of, read_answer, read_request, write_answer, write_request
-from kcli.server.scheduler import Scheduler
+from kcli.server.scheduler import Scheduler, Work
 
 # The number of records that are delivered to the listeners in one time slice, about 5 ms of work.
 SLICE_RECORDS = 250
@@ -612,7 +612,7 @@ class KafkaRaftClient:
         self._flush(paths, flushed)
 
     def _flush_snapshot(self, snapshot: SnapshotId) -> None:
-        """Flush the part file of a fetched snapshot, name it, and flush its directory."""
+        """Flush the part file of a fetched snapshot, read it, name it, and flush its directory."""
 
         def named(error: OSError | None, now_ms: int) -> None:
             if error is not None:
@@ -620,13 +620,21 @@ class KafkaRaftClient:
             else:
                 self._happened(SnapshotFlushed(snapshot), now_ms)
 
-        def flushed(error: OSError | None, now_ms: int) -> None:
+        def check() -> Work:
             try:
-                if error is not None:
-                    raise error
-                self._flush(self.log.name_snapshot(snapshot), named)
+                yield from self.log.check_snapshot(snapshot)
+                if not self._has_failed:
+                    self._flush(self.log.name_snapshot(snapshot), named)
+            except MetadataLogError as error:
+                self._happened(SnapshotFlushed(snapshot, str(error)), self._scheduler.now_ms)
             except OSError as failed:
-                self.storage_failed(failed, now_ms)
+                self.storage_failed(failed, self._scheduler.now_ms)
+
+        def flushed(error: OSError | None, now_ms: int) -> None:
+            if error is not None:
+                self.storage_failed(error, now_ms)
+            else:
+                self._scheduler.run(check(), now_ms)
 
         self._flush((self.log.part_path(snapshot, FETCHED_PART),), flushed)
 

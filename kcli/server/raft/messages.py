@@ -360,9 +360,10 @@ class LogFlushed(NamedTuple):
 
 
 class SnapshotFlushed(NamedTuple):
-    """A snapshot that was received is durable under its name."""
+    """A snapshot that was received is durable under its name; or `damage` says, with its file, why it cannot be used."""
 
     snapshot: SnapshotId
+    damage: str = ""
 
 
 class TimeReached(NamedTuple):
@@ -399,7 +400,7 @@ class FlushLog(NamedTuple):
 
 
 class FlushSnapshot(NamedTuple):
-    """Make the part file of a snapshot durable, under the name of the snapshot, then return SnapshotFlushed."""
+    """Make the part file of a snapshot durable and, if it is undamaged, its name, then return SnapshotFlushed."""
 
     snapshot: SnapshotId
 

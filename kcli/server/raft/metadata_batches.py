@@ -72,6 +72,11 @@ class MetadataBatch(NamedTuple):
     size_bytes: int = 0
 
     @property
+    def begins_snapshot(self) -> bool:
+        """True for the first batch of a snapshot."""
+        return any(record.type_id == SNAPSHOT_HEADER for record in self.control_records)
+
+    @property
     def ends_snapshot(self) -> bool:
         """True for the last batch of a snapshot."""
         return any(record.type_id == SNAPSHOT_FOOTER for record in self.control_records)

@@ -15,7 +15,7 @@ The log begins at the offset of the oldest snapshot that is kept: a node that la
                                        the node's (KAFKA-18723: the leader of such a batch is not the one that was asked)
     diverges from the leader           is truncated. Removed segments are durably gone before later records are durable: the
                                        directory is the first path of the next flush
-    has fetched a snapshot             is emptied, and begins at the end of the snapshot
+    has fetched a snapshot             is emptied, and begins at the end of the snapshot, if that is undamaged
 
 A node that fails to flush the log stops, and its next start writes again what no snapshot contains (see `_write_again`).
 The epoch of the last record is the log's, or the snapshot's if the log is empty.
@@ -463,6 +463,23 @@ class MetadataLog:
             if self.disk.exists(path):
                 self.disk.remove(path)
 
+    def check_snapshot(self, snapshot: SnapshotId) -> Iterator[None]:
+        """Read a snapshot that is fetched, READ_BYTES in each step. Raises MetadataLogError for damage, and OSError.
+
+        A voter whose log made room for a damaged snapshot would have lost what it has acknowledged.
+        """
+        path, left = self.part_path(snapshot, FETCHED_PART), READ_BYTES
+        last: MetadataBatch | None = None
+        for batch in read_snapshot_file(self.disk, path, control_only=True):
+            if last is None and not batch.begins_snapshot:
+                raise MetadataLogError(f"{path}: the first batch is not the header of a snapshot")
+            last, left = batch, left - batch.size_bytes
+            if left <= 0:
+                yield
+                left = READ_BYTES
+        if last is None or not last.ends_snapshot:
+            raise MetadataLogError(f"{path}: there is no footer at the end, so that records may be missing")
+
     def name_snapshot(self, snapshot: SnapshotId) -> tuple[str, ...]:
         """Rename a snapshot that is fetched and flushed; return the paths to flush before it replaces the log.
 
@@ -534,8 +551,11 @@ def _whole_batches(data: bytes) -> int:
     return end
 
 
-def read_snapshot_file(disk: LogDisk, path: str) -> Iterator[MetadataBatch]:
-    """Yield the batches of a snapshot or of bootstrap.checkpoint. Raises MetadataLogError for damage, and OSError."""
+def read_snapshot_file(disk: LogDisk, path: str, *, control_only: bool = False) -> Iterator[MetadataBatch]:
+    """Yield the batches of a snapshot or of bootstrap.checkpoint; with `control_only` data batches have no records.
+
+    Raises MetadataLogError for damage, and OSError.
+    """
     file = disk.open_file(path)
     try:
         position, size_bytes = 0, file.size()
@@ -549,7 +569,7 @@ def read_snapshot_file(disk: LogDisk, path: str) -> Iterator[MetadataBatch]:
             if not whole:
                 raise MetadataLogError(f"{path}: no complete batch at byte {position}")
             try:
-                yield from decode_batches(memoryview(data)[:whole])
+                yield from decode_batches(memoryview(data)[:whole], control_only=control_only)
             except FormatError as error:
                 raise MetadataLogError(f"{path}: {error.message}, near byte {position}") from error
             position += whole

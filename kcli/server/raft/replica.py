@@ -30,7 +30,10 @@ Where Kafka ends the process because of a message ("dies"), a Report is logged, 
     names a leader without an endpoint                        its epoch is entered without a leader
     the answer INVALID_REQUEST, CLUSTER_AUTHORIZATION_FAILED  ignored; the connection backs off
     a diverging epoch or a snapshot below the high watermark  ignored: to follow it would remove committed records
-    a part of another snapshot or at another position         the part file is dropped, and the fetch begins again
+    a part of another snapshot, size, or position             the part file is dropped, and the fetch begins again
+    a part without bytes, or behind the end of the snapshot   ignored; the connection backs off
+    a snapshot that is damaged when all of it is received     the part file is dropped, the log stays, and the fetch begins
+                                                              again after the backoff
 """
 
 from __future__ import annotations
@@ -242,7 +245,7 @@ class Replica:
         *("_effects", "_flush_limit", "_flushed_offset", "_held", "_is_flushing", "_last_report", "_leader_shown"),
         *("_requested_election", "_stored_version", "_storing_version", "_version", "config", "high_watermark", "history"),
         *("is_snapshot_flushing", "join_deadline_ms", "leaderless", "log", "quorum", "requests", "rng", "shutdown_deadline_ms"),
-        *("snapshot", "snapshot_position", "stale_snapshot", "update_deadline_ms", "has_updated_leader"),
+        *("snapshot", "snapshot_bytes", "snapshot_position", "stale_snapshot", "update_deadline_ms", "has_updated_leader"),
         "catch_up_offset",
     )
 
@@ -260,6 +263,7 @@ class Replica:
         self.shutdown_deadline_ms: int | None = None
         # A follower that fetches a snapshot; one whose part file is being flushed though the role has changed.
         self.snapshot: SnapshotId | None = None
+        self.snapshot_bytes = 0  # its size by its first part
         self.snapshot_position = 0
         self.is_snapshot_flushing = False
         self.stale_snapshot: SnapshotId | None = None
@@ -294,8 +298,8 @@ class Replica:
         timers = (self.update_deadline_ms, self.join_deadline_ms)
         return (
             *(self.quorum.digest(now_ms), self.history.digest(), self.requests.digest(now_ms), self.high_watermark),
-            *(self.snapshot, self.snapshot_position, self.is_snapshot_flushing, self.stale_snapshot, self.has_updated_leader),
-            self.leaderless,
+            *(self.snapshot, self.snapshot_bytes, self.snapshot_position, self.is_snapshot_flushing, self.stale_snapshot),
+            *(self.has_updated_leader, self.leaderless),
             tuple(timer if timer == NEVER_MS else max(0, timer - now_ms) for timer in timers),
             tuple((one.effect, self._version - one.version, one.flushed_offset) for one in self._held),
             *(self._version - self._stored_version, self._storing_version is not None, self._requested_election),
@@ -512,7 +516,11 @@ class Replica:
             self.stale_snapshot = self.snapshot
         else:
             self.log.drop_snapshot(self.snapshot)
-        self.snapshot, self.snapshot_position, self.is_snapshot_flushing = None, 0, False
+        self.forget_snapshot()
+
+    def forget_snapshot(self) -> None:
+        """End the fetch of a snapshot."""
+        self.snapshot, self.snapshot_bytes, self.snapshot_position, self.is_snapshot_flushing = None, 0, 0, False
 
     def _leadership_lost(self, leader: LeaderState | None) -> None:
         """Answer those who waited for this node as the leader; the new role is taken already."""

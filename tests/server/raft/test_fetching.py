@@ -27,6 +27,7 @@ from kcli.server.raft.messages import (
     ReplicaKey,
     Report,
     RequestFailed,
+    SnapshotFlushed,
     SnapshotId,
     SnapshotLoaded,
     StoreElection,
@@ -380,6 +381,67 @@ def test_a_snapshot_that_is_not_completed(answer: FetchSnapshotAnswer) -> None:
     assert node.sent(Fetch)[-1][1][3:5] == (16, 4)
     node.reply(send, answer._replace(error=error_codes.NONE, snapshot=SnapshotId(40, 4)))
     assert node.log.parts == {}
+
+
+@pytest.mark.parametrize(("size", "count"), [(-1, 0), (0, 0), (3, 0), (1, 2)])
+def test_a_part_of_a_snapshot_without_progress(size: int, count: int) -> None:
+    """It completes nothing: the log stays as it is, and the same bytes are asked for after the backoff."""
+    node, snapshot = follower(), SnapshotId(40, 4)
+    answered(node, snapshot=snapshot)
+    voters = VotersEntry((voter(1), voter(2)))
+    for position, value in enumerate((KRaftVersionEntry(1), voters, "x")):
+        send, request = node.sent(FetchSnapshot)[-1]
+        node.forget()
+        wrong = tuple("ab")[:count] or None
+        node.reply(send, FetchSnapshotAnswer(error_codes.NONE, 5, 2, (), snapshot, size, position, wrong))
+        assert (node.log.start_offset, node.log.end_offset, node.core.high_watermark) == (10, 16, 10)
+        assert len(node.log.parts[snapshot]) == position
+        assert [report.is_fault for report in node.effects_of(Report)] == [True]
+        assert not node.sent(FetchSnapshot)
+        node.reply(node.sent(Fetch)[-1][0], FetchAnswer(error_codes.NOT_LEADER_OR_FOLLOWER, 5, 2, endpoints(2)))
+        node.advance(20)
+        again, same = node.sent(FetchSnapshot)[-1]
+        assert (again.destination.node_id, same) == (2, request)
+        node.reply(again, FetchSnapshotAnswer(error_codes.NONE, 5, 2, (), snapshot, 3, position, (value,)))
+    assert node.effects_of(SnapshotLoaded) == [SnapshotLoaded(snapshot)]
+
+
+def test_a_snapshot_that_changes_its_size() -> None:
+    """Its parts are not of one file: it is fetched again from its beginning."""
+    node, snapshot = follower(), SnapshotId(40, 4)
+    answered(node, snapshot=snapshot)
+    for size, position in ((3, 0), (2, 1)):
+        part = FetchSnapshotAnswer(error_codes.NONE, 5, 2, (), snapshot, size, position, ("x",))
+        node.reply(node.sent(FetchSnapshot)[-1][0], part)
+    assert (node.log.parts, node.core.snapshot, node.log.end_offset) == ({}, None, 16)
+    assert "of 2 bytes" in node.effects_of(Report)[-1].text
+    node.reply(node.sent(Fetch)[-1][0], FetchAnswer(error_codes.NOT_LEADER_OR_FOLLOWER, 5, 2, endpoints(2)))
+    node.advance(20)
+    answered(node, snapshot=snapshot)
+    assert node.sent(FetchSnapshot)[-1][1].position == 0
+    part = FetchSnapshotAnswer(error_codes.NONE, 5, 2, (), snapshot, 2, 0, ("x", "y"))
+    node.reply(node.sent(FetchSnapshot)[-1][0], part)
+    assert node.effects_of(SnapshotLoaded) == [SnapshotLoaded(snapshot)]
+
+
+def test_a_snapshot_that_arrives_damaged() -> None:
+    """Its log is all that this voter has: it stays, and the leader, which the line names, is asked again after the backoff."""
+    node, snapshot = follower(), SnapshotId(40, 4)
+    answered(node, snapshot=snapshot)
+    node.holds_disk = True
+    part = FetchSnapshotAnswer(error_codes.NONE, 5, 2, (), snapshot, 1, 0, ("x",))
+    node.reply(node.sent(FetchSnapshot)[-1][0], part)
+    node.forget()
+    node.handle(SnapshotFlushed(snapshot, "/data/40.part: no footer"))
+    assert (node.log.parts, node.log.start_offset, node.log.end_offset) == ({}, 10, 16)
+    (report,) = node.effects_of(Report)
+    assert report.is_fault
+    assert "/data/40.part: no footer" in report.text and "leader 2" in report.text
+    assert [send.destination.node_id for send, _ in node.sent(Fetch)] == [3], "the leader backs off"
+    node.reply(node.sent(Fetch)[-1][0], FetchAnswer(error_codes.NOT_LEADER_OR_FOLLOWER, 5, 2, endpoints(2)))
+    node.advance(20)
+    answered(node, snapshot=snapshot)
+    assert node.sent(FetchSnapshot)[-1][1].position == 0
 
 
 def test_snapshots_that_cannot_be() -> None:

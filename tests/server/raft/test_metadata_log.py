@@ -25,6 +25,7 @@ from kcli.server.raft.messages import (
 )
 from kcli.server.raft.metadata_batches import (
     EncodedRecords,
+    SnapshotBatches,
     encode_control_batch,
     encode_data_batch,
     encode_metadata_record,
@@ -220,12 +221,25 @@ def test_a_snapshot_is_fetched_by_pieces_and_then_replaces_the_log(tmp_path: Pat
     assert not [path for path in (tmp_path / "log").iterdir() if path.name.endswith((".part", ".deleted"))]
 
 
-def test_a_leader_appends_no_batch_above_8_mib(tmp_path: Path) -> None:
-    """As in Kafka; a follower whose segments have the smallest size could not append it, either."""
-    log = filled(tmp_path / "m")
-    value = "x" * 32_000
-    records = [new_record("ConfigRecord", resource_type=2, resource_name="t", name=f"n{at}", value=value) for at in range(270)]
-    with pytest.raises(MessageTooLargeError, match="the largest has 8388608"):
-        log.append_as_leader(4, EncodedRecords(records), NOW_MS)
-    assert log.end_offset == 20
-    assert log.append_as_leader(4, EncodedRecords(records[:250]), NOW_MS) == 20 + 249
+def test_a_fetched_snapshot_is_read_in_steps_before_it_is_used(tmp_path: Path) -> None:
+    """A large one takes time slices; without header or footer, or with a byte that has changed, it is refused."""
+    log, snapshot, made = opened(tmp_path / "log"), SnapshotId(40, 6), SnapshotBatches(6, NOW_MS)
+    header, footer = made.header(NOW_MS, 0, ()), made.footer()
+    records = b"".join(encode_data_batch([b"x" * 100_000], at, 6, NOW_MS) for at in range(10))
+
+    def steps(received: bytes) -> int:
+        log.begin_snapshot(snapshot)
+        log.append_snapshot(snapshot, received)
+        return sum(1 for _ in log.check_snapshot(snapshot))
+
+    assert steps(header + records + footer) == 3
+    assert steps(header + footer) == 0
+    for damaged in (
+        b"",
+        records + footer,
+        header + records,
+        header + records + footer[:-1],
+        header + records[:-1] + b"y" + footer,
+    ):
+        with pytest.raises(MetadataLogError, match=r"00000000000000000040-0000000006-1\.checkpoint\.part: "):
+            steps(damaged)

@@ -21,6 +21,7 @@ from kcli.protocol.apis import API_KEYS, API_VERSIONS
 from kcli.protocol.message import Message
 from kcli.server.controller.formatting import METADATA_PARTITION, FormatPlan, format_directories
 from kcli.server.features import initial_features
+from kcli.server.log_lines import WarningLine
 from kcli.server.outstanding import FlushCallback
 from kcli.server.raft.describe_quorum import describe_quorum
 from kcli.server.raft.kafka_raft_client import KafkaRaftClient, NotLeaderError, RaftConfig
@@ -389,6 +390,44 @@ def test_a_voter_that_was_away_loads_a_snapshot_while_it_runs(quorum: Quorum) ->
     quorum.run(quorum.are_equal)
     assert len(away.topics) == 42
     assert away.follower.image.voters.keys() == {1, 2, 3}
+
+
+@pytest.mark.parametrize("damage", ["a byte", "the beginning", "the end"])
+def test_a_voter_keeps_its_log_while_the_snapshot_that_it_gets_is_damaged(quorum: Quorum, damage: str) -> None:
+    """It would be a voter without its records, and could not start again; when the leader's file is sound, it is loaded."""
+    leader = quorum.elected()
+    leader.append("before")
+    quorum.run(quorum.are_equal)
+    away = next(node for node in quorum.nodes.values() if node is not leader)
+    quorum.down = {away.node_id}
+    for number in range(40):
+        leader.append(f"topic-{number}")
+    quorum.run(lambda: leader.raft.high_watermark == leader.raft.next_offset)
+    path = Path(leader.raft.log.snapshot_path(snapshot := write_snapshot(quorum, leader)))
+    sound = path.read_bytes()
+    sizes = [batch.size_bytes for batch in leader.raft.log.snapshot_batches(snapshot)]
+    middle = len(sound) // 2
+    damaged = {
+        "a byte": sound[:middle] + bytes([sound[middle] ^ 1]) + sound[middle + 1 :],
+        "the beginning": sound[sizes[0] :],
+        "the end": sound[: -sizes[-1]],
+    }
+    path.write_bytes(damaged[damage])
+    before = (away.raft.log.start_offset, away.raft.log.end_offset)
+    quorum.down = set()
+    part = away.raft.log.part_path(snapshot, FETCHED_PART)
+    quorum.run(lambda: any("removed" in line for line in away.around.lines))
+    quorum.run_for(300)
+    (line,) = [line for line in away.around.lines if "removed" in line]
+    assert isinstance(line, WarningLine)
+    assert line.startswith(part)
+    assert f"leader {quorum.elected().node_id}" in line
+    assert (away.raft.log.start_offset, away.raft.log.end_offset) == before
+    assert not away.around.disk.exists(away.raft.log.snapshot_path(snapshot))
+    path.write_bytes(sound)
+    quorum.run(quorum.are_equal)
+    assert away.raft.log.snapshots == [snapshot]
+    assert away.topics == leader.topics
 
 
 def test_a_voter_is_added_and_removed(quorum: Quorum) -> None:
