@@ -12,16 +12,22 @@ from hypothesis import strategies as st
 from kcli.protocol import error_codes
 from kcli.protocol.apis import (
     ADD_RAFT_VOTER,
+    ALLOCATE_PRODUCER_IDS,
+    ALTER_CLIENT_QUOTAS,
+    ALTER_USER_SCRAM_CREDENTIALS,
     API_KEYS,
+    CREATE_DELEGATION_TOKEN,
     CREATE_TOPICS,
     DESCRIBE_QUORUM,
     ENVELOPE,
+    EXPIRE_DELEGATION_TOKEN,
     REMOVE_RAFT_VOTER,
+    RENEW_DELEGATION_TOKEN,
     UPDATE_FEATURES,
 )
 from kcli.protocol.framing import encode_request, encode_response, read_response_header
 from kcli.protocol.message_errors import MessageError
-from kcli.server.apis.registry import FORWARDED
+from kcli.server.apis.registry import FORWARDED, SERVED
 from kcli.server.authorizer import AllowAll, Authorizer
 from kcli.server.envelope import (
     FORWARDABLE,
@@ -144,6 +150,18 @@ def test_a_request_that_is_not_forwardable_is_an_error_of_the_envelope(key: int)
 
 def test_what_a_broker_forwards_is_forwardable() -> None:
     assert FORWARDED <= FORWARDABLE
+
+
+def test_a_broker_serves_what_clients_may_have_forwarded() -> None:
+    """But for what brokers ask for themselves, and for what belongs to security and is not served yet."""
+    security = {
+        CREATE_DELEGATION_TOKEN,
+        RENEW_DELEGATION_TOKEN,
+        EXPIRE_DELEGATION_TOKEN,
+        ALTER_CLIENT_QUOTAS,
+        ALTER_USER_SCRAM_CREDENTIALS,
+    }
+    assert {ALLOCATE_PRODUCER_IDS} | security == FORWARDABLE - SERVED
 
 
 def test_a_request_without_a_header_is_an_error_of_the_envelope() -> None:

@@ -94,6 +94,8 @@ FORWARDED = frozenset(
         apis.LIST_PARTITION_REASSIGNMENTS,
         apis.UNREGISTER_BROKER,
         apis.UNREGISTER_CONTROLLER,
+        apis.ADD_RAFT_VOTER,
+        apis.REMOVE_RAFT_VOTER,
     )
 )
 SERVED = frozenset(HANDLERS) | BROKER_OBJECTS | FORWARDED
