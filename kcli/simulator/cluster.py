@@ -2,6 +2,8 @@
 
     machines            controllers of a quorum, brokers, or both in one process; static or dynamic voters
     clients             an administrator, producers and consumers of kcli.client, with the checks of the one-node workload
+    an operator         upgrades metadata.version; in a dynamic quorum it removes controllers from the voters and adds them
+                        again, some of them with an empty disk; at the end all are voters
     faults of a machine as of one node (kcli.simulator.chaos): deaths, power losses, clean stops, clocks, disks; and pauses
     faults of the ways  two machines that cannot reach each other, in both directions or one; one that is cut off from all;
                         slow ways
@@ -27,16 +29,30 @@ from __future__ import annotations
 import traceback
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from kcli.format.kafka_uuid import random_uuid
+from kcli.client.admin.cluster import (
+    FeatureUpdate,
+    QuorumInfo,
+    RaftEndpoint,
+    add_raft_voter,
+    describe_metadata_quorum,
+    remove_raft_voter,
+    update_features,
+)
+from kcli.client.admin.driver import AdminCore
+from kcli.client.admin.operation import Operation
+from kcli.client.client_config import ClientConfig
+from kcli.client.errors import ClientError
+from kcli.format.kafka_uuid import Uuid, random_uuid
 from kcli.log.disk.port import parent_path
 from kcli.log.wall_time import WallTime
 from kcli.network.events import PeerAddress
 from kcli.protocol.apis import API_KEYS
 from kcli.server.controller.formatting import FormatPlan, format_directories
-from kcli.server.features import initial_features
+from kcli.server.features import DEFAULT_METADATA_VERSION, METADATA_VERSION, initial_features
 from kcli.server.node import Node
 from kcli.server.raft.kafka_raft_client import KafkaRaftClient
 from kcli.simulator.chaos import Chaos
@@ -68,6 +84,10 @@ STOP_TIMEOUT_MS = 330_000
 MAX_PARTITIONED_MS = 8000
 MAX_PAUSE_MS = 6000
 IMAGES_EACH_STEPS = 100
+# The levels of metadata.version that a cluster begins with (4.0 to 4.3).
+FIRST_LEVELS = (25, 26, DEFAULT_METADATA_VERSION)
+OPERATOR_PAUSES_MS = (3000, 15_000)
+RETRY_MS = 300
 READ_BYTES = 1 << 20
 
 
@@ -118,6 +138,8 @@ def node_settings(layout: Layout, node_id: int, is_dynamic: bool, rng: Random) -
         "broker.session.timeout.ms": rng.choice((1500, 9000)),
         "broker.heartbeat.interval.ms": rng.choice((300, 1000)),
         "metadata.log.max.record.bytes.between.snapshots": rng.choice((2000, 10_000, 20_971_520)),
+        # A log that begins at a snapshot: nodes that fall behind get it while they run.
+        "metadata.max.retention.bytes": rng.choice((1000, 104_857_600)),
         "kcli.quorum.elect.at.once": rng.choice(("true", "false")),
         "default.replication.factor": 1,
         # With a majority of the controllers gone, a controlled shutdown waits for five minutes, which is many events.
@@ -132,6 +154,7 @@ class ClusterChecks:
         self._leaders: dict[int, int] = {}  # by epoch
         self._committed: dict[int, tuple[int, int]] = {}  # base offset of a batch -> next offset, CRC of its bytes
         self._seen: dict[int, tuple[KafkaRaftClient, int]] = {}  # by node id: the process, its high watermark
+        self.snapshots = 0  # that replaced the log of a running node
 
     def elections(self) -> int:
         """Return how many leaders there were."""
@@ -151,6 +174,7 @@ class ClusterChecks:
         if offset < earlier:
             raise SimulationFailure(f"the high watermark of node {node.node_id} falls from {earlier} to {offset}")
         if offset > earlier:
+            self.snapshots += 0 < earlier < raft.log.start_offset
             self._compare(node.node_id, raft, max(earlier, raft.log.start_offset), offset)
         self._seen[node.node_id] = raft, offset
 
@@ -188,6 +212,84 @@ def image_facts(image: MetadataImage) -> dict[str, object]:
     return facts | {"next_producer_id": image.next_producer_id}
 
 
+_Result = TypeVar("_Result")
+
+
+class ClusterOperator:
+    """Changes what a cluster consists of, while it runs. `voters` are the directory ids that the voters shall have in the end.
+
+    `replace_disk(node_id)` gives a machine of `replaceable` an empty disk and returns the id of its new directory.
+    """
+
+    def __init__(
+        self, world: World, rng: Random, voters: dict[int, Uuid], replaceable: list[int], replace_disk: Callable[[int], Uuid]
+    ) -> None:
+        self.changes = self.replacements = 0
+        self._world = world
+        self._rng = rng
+        self._voters = voters
+        self._replaceable = replaceable
+        self._replace_disk = replace_disk
+        config = ClientConfig(request_timeout_ms=2000, retry_backoff_ms=100, default_api_timeout_ms=4000)
+        self._process = world.core_client("operator", rng, config)
+        self._core = AdminCore(self._process.network)
+        self._process.run(self._core.poll)
+
+    def run(self) -> Task[None]:
+        """Change voters and features until the simulation ends; then all voters are as they shall be."""
+        rng = self._rng
+        pause_ms = rng.choice(OPERATOR_PAUSES_MS)
+        while not self._world.is_ending:
+            yield rng.randrange(pause_ms)
+            if rng.random() < 0.3:
+                update = {METADATA_VERSION: FeatureUpdate(DEFAULT_METADATA_VERSION)}
+                yield from self._ask(update_features(update), "upgrade metadata.version")
+            elif self._voters:
+                yield from self._change(rng.choice(sorted(self._voters)))
+        while self._voters and not (yield from self._restore()):
+            yield RETRY_MS
+        self._process.close()
+
+    def _ask(self, operation: Operation[_Result], what: str) -> Task[_Result | None]:
+        """Execute an operation; None if it has failed, as it may: a request may be executed twice, and one change waits."""
+        result = yield from self._process.ask(partial(self._core.start, operation))
+        self._world.trace.add("operator", f"{what}: {result if isinstance(result, ClientError) else 'done'}")
+        return None if isinstance(result, ClientError) else result
+
+    def _current(self) -> Task[QuorumInfo | None]:
+        return (yield from self._ask(describe_metadata_quorum(), "describe the quorum"))
+
+    def _change(self, node_id: int) -> Task[None]:
+        """Remove a voter, perhaps with its disk, and add it again; only when no other voter is missing."""
+        rng, quorum = self._rng, (yield from self._current())
+        if quorum is None or {one.replica_id: one.directory_id for one in quorum.voters} != self._voters:
+            yield from self._restore()
+            return
+        old = self._voters[node_id]
+        if node_id in self._replaceable and rng.random() < 0.4:
+            self._voters[node_id] = self._replace_disk(node_id)
+            self.replacements += 1
+        yield from self._ask(remove_raft_voter(node_id, old), f"remove voter {node_id}")
+        yield rng.randrange(2000)
+        yield from self._restore()
+
+    def _restore(self) -> Task[bool]:
+        """Take one step to the voters that there shall be; return whether they are there."""
+        quorum = yield from self._current()
+        if quorum is None:
+            return False
+        found = {(one.replica_id, one.directory_id) for one in quorum.voters}
+        for node_id, directory_id in sorted(found - {*self._voters.items()}):
+            yield from self._ask(remove_raft_voter(node_id, directory_id), f"remove voter {node_id} with its old disk")
+            return False
+        for node_id, directory_id in sorted({*self._voters.items()} - found):
+            endpoint = RaftEndpoint(CONTROLLER, host_of(node_id), CONTROLLER_PORT)
+            yield from self._ask(add_raft_voter(node_id, directory_id, [endpoint]), f"add voter {node_id}")
+            self.changes += 1
+            return False
+        return True
+
+
 def _flush_all(disk: SimulatedDisk, path: str) -> None:
     """Make what is below a directory durable."""
     for name in disk.list_directory(path):
@@ -213,6 +315,7 @@ class ClusterSimulation:
         self.network = Network(self.virtual_time, self._rng("network"), self._network_conditions())
         self.checks = ClusterChecks()
         self._homes: dict[PartitionLedger, int] = {}
+        self._new_disks = self._rng("new disks")
         self._makers = {node_id: self._maker(node_id) for node_id in self.layout.nodes}
         self.machines = {node_id: self._machine(node_id) for node_id in self.layout.nodes}
         brokers = [(self.machines[one], PeerAddress(host_of(one), BROKER_PORT)) for one in self.layout.brokers]
@@ -221,6 +324,10 @@ class ClusterSimulation:
         self._format()
         self.checkers = {node_id: self._checker(node_id) for node_id in self.layout.nodes}
         self.chaos = {node_id: self._chaos(node_id) for node_id in self.layout.nodes}
+        # Of the voters of a quorum of two none can be spared.
+        voters = self._voters if self.is_dynamic and len(self.layout.controllers) > 2 else {}
+        replaceable = [one for one in self.layout.controllers if one not in self.layout.brokers]
+        self.operator = ClusterOperator(self.world, self._rng("operator"), voters, replaceable, self._replace_disk)
         self.administrator = CoreLogAdmin(self.world, self._rng("admin"))
         self.producers = [CoreLogProducer(self.world, f"p{n}", self._rng(f"p{n}")) for n in range(2)]
         self.consumers = [CoreLogConsumer(self.world, "c0", self._rng("c0"))]
@@ -259,18 +366,38 @@ class ClusterSimulation:
         """Format the disks for one cluster, as `kcli format` does."""
         rng = self._rng("format")
         cluster_id = str(random_uuid(rng.randbytes))
-        ids = {node_id: random_uuid(rng.randbytes) for node_id in self.layout.controllers}
-        voters = [Voter(one, ids[one], {CONTROLLER: (host_of(one), CONTROLLER_PORT)}) for one in self.layout.controllers]
-        features = initial_features({}, None, is_dynamic_quorum=self.is_dynamic)
-        for node_id, machine in self.machines.items():
+        self._voters = {node_id: random_uuid(rng.randbytes) for node_id in self.layout.controllers}
+        voters = [Voter(*one, {CONTROLLER: (host_of(one[0]), CONTROLLER_PORT)}) for one in self._voters.items()]
+        features = initial_features({METADATA_VERSION: rng.choice(FIRST_LEVELS)}, None, is_dynamic_quorum=self.is_dynamic)
+        self._plans: dict[int, FormatPlan] = {}
+        for node_id in self.layout.nodes:
             directories = tuple(self._makers[node_id].directories)
-            for directory in directories:
-                machine.disk.make_directory(parent_path(directory))
             is_controller = node_id in self.layout.controllers
             first = voters if self.is_dynamic and is_controller else None
-            plan = FormatPlan(cluster_id, node_id, directories, directories[0], features, first, is_controller=is_controller)
-            format_directories(machine.disk, plan, rng.randbytes, START_MS)
-            _flush_all(machine.disk, "/")
+            self._plans[node_id] = FormatPlan(
+                cluster_id, node_id, directories, directories[0], features, first, is_controller=is_controller
+            )
+            self._format_one(self._plans[node_id], rng)
+
+    def _format_one(self, plan: FormatPlan, rng: Random) -> Uuid:
+        """Format the empty disk of a machine; return the id of its metadata directory."""
+        disk = self.machines[plan.node_id].disk
+        for directory in plan.directories:
+            disk.make_directory(parent_path(directory))
+        made = format_directories(disk, plan, rng.randbytes, START_MS)
+        _flush_all(disk, "/")
+        directory_id = made[plan.metadata_directory].directory_id
+        assert directory_id is not None
+        return directory_id
+
+    def _replace_disk(self, node_id: int) -> Uuid:
+        """Give a machine an empty disk, formatted for its cluster without voters; return the id of the metadata directory."""
+        machine = self.machines[node_id]
+        self.trace.add(machine.name, "gets another disk")
+        if machine.is_up:
+            machine.die_now()
+        machine.disk.replace()
+        return self._format_one(self._plans[node_id]._replace(voters=None), self._new_disks)
 
     def _checker(self, node_id: int) -> DiskChecker:
         machine, directories = self.machines[node_id], self._makers[node_id].directories
@@ -338,6 +465,7 @@ class ClusterSimulation:
             chaos.start()
             world.run(chaos.run())
         world.run(self._break_ways())
+        world.run(self.operator.run())
         world.run(self.administrator.run())
         for producer in self.producers:
             world.run(producer.run())

@@ -352,6 +352,12 @@ class SimulatedDisk:
         self._journal.lose_power(rng)
         show_device(self._root, rng)
 
+    def replace(self) -> None:
+        """Put an empty disk in the place of this one; the process is dead."""
+        self.kill()
+        self.has_lost_writes = False
+        self._root, self._journal = StoredDirectory(0), Journal()
+
     def die_in(self, calls: int) -> None:
         """Let a call raise SimulatedCrash after `calls` more calls that change something."""
         self._dies_in = calls

@@ -161,6 +161,7 @@ class Machine:
         self._timer: Action | None = None
         self._armed_ms: int | None = None
         self._paused: deque[Callable[[], None]] | None = None  # what happens after the pause of the process
+        self._is_deadline_paused = False
         self._peers = PeerLinks(network, machine_id, self._in_this_life, self.handle)
         for address in (addresses or {}).values():
             network.add_host(self, address)
@@ -216,15 +217,21 @@ class Machine:
 
     def pause(self) -> None:
         """Let nothing happen in the process until `resume`, as a machine that swaps or a virtual one that is moved."""
-        if self._paused is None:
+        if self._paused is None and self.node is not None:
             self._trace.add(self.name, "paused")
             self._paused = deque()
 
     def resume(self) -> None:
-        """Let everything that came during the pause happen, in its order."""
+        """Let everything that came during the pause happen, in its order, and then the deadline that has passed.
+
+        The event loop of the real shell reads what has come before it looks at its timers.
+        """
         paused, self._paused = self._paused, None
         if paused is None:
             return
+        if self._is_deadline_paused:
+            paused.append(lambda: self._handle(DeadlineReached()))
+            self._is_deadline_paused = False
         self._trace.add(self.name, f"resumed, {len(paused)} events behind")
         node = self.node
         for run in paused:
@@ -276,6 +283,7 @@ class Machine:
         self.is_ready = False
         self._effects_left = None
         self._paused = None
+        self._is_deadline_paused = False
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._armed_ms = None
@@ -470,4 +478,7 @@ class Machine:
 
     def _deadline_reached(self) -> None:
         self._timer = self._armed_ms = None
+        if self._paused is not None:
+            self._is_deadline_paused = True
+            return
         self.handle(DeadlineReached())
