@@ -26,10 +26,11 @@ class NodeRole(Enum):
 
 
 class PeerNode(NamedTuple):
-    """A node of the cluster in one of its roles."""
+    """A node of the cluster in one of its roles; each `channel` has a connection of its own, to the same address."""
 
     node_id: int
     role: NodeRole
+    channel: str = ""
 
 
 class PeerAddress(NamedTuple):

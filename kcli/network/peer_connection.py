@@ -448,5 +448,6 @@ class PeerConnection:
         address, destination = self.peer.address, self.peer.destination
         where = "" if address is None else str(address)
         if isinstance(destination, PeerNode):
-            return f"the {destination.role.value} of node {destination.node_id} at {where}"
+            channel = f" ({destination.channel})" if destination.channel else ""
+            return f"the {destination.role.value} of node {destination.node_id} at {where}{channel}"
         return where

@@ -1,6 +1,7 @@
 """Requests to other nodes and to the node itself: connections, versions, deadlines (Kafka: NetworkClient).
 
-All cores of a node, or of a client, send through one `Peers`. A connection belongs to a destination and a listener:
+All cores of a node, or of a client, send through one `Peers`. A connection belongs to a destination and a listener. Its
+requests are answered in their order; those that must not wait for others are sent to a PeerNode with another channel.
 
     destination                  its address                                    versions of its APIs
     ---------------------------  ---------------------------------------------  ----------------------------------------

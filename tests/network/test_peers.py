@@ -48,7 +48,7 @@ class PeersUnderTest:
         )
 
     def address_of(self, node: PeerNode, listener: str) -> PeerAddress | None:
-        return self.addresses.get(node)
+        return self.addresses.get(node._replace(channel=""))
 
     def ask(self, key: int = METADATA, deadline_ms: int = DEADLINE_MS, message: Any = None, **options: Any) -> None:
         """Send a request to the other node."""

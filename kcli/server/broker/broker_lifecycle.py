@@ -10,6 +10,8 @@
     PENDING_CONTROLLED_SHUTDOWN   the controller has moved its leaderships    at once and on: want_shut_down = True
     SHUTTING_DOWN                                                             none
 
+These requests have a connection of their own (kcli.server.broker.node_to_controller_channel).
+
 A request that the controller does not answer, or refuses, is sent again after RETRY_MS, twice as long each time, up to
 broker.heartbeat.interval.ms; a refusal is logged once for each error. A broker that is not registered
 initial.broker.registration.timeout.ms after its first request ends: another one may have its node.id. When another controller
@@ -33,6 +35,7 @@ from kcli.network.timing_wheel import TimerTask
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, BROKER_HEARTBEAT, BROKER_REGISTRATION
 from kcli.protocol.message import Message
+from kcli.server.broker.node_to_controller_channel import HEARTBEAT
 from kcli.server.log_lines import Line, WarningLine
 from kcli.state.image_records import CORDONED_LOG_DIRS_SINCE, DIRECTORIES_SINCE
 
@@ -67,6 +70,7 @@ class BrokerLifecycleManager:
     def __init__(self, broker: Broker, incarnation_id: Uuid) -> None:
         self._broker = broker
         self.incarnation_id = incarnation_id
+        self.channel = broker.controller.separate(HEARTBEAT)
         self._interval_ms = broker.config.get_int("broker.heartbeat.interval.ms")
         self._backoff = ExponentialBackoff(RETRY_MS, self._interval_ms, jitter=0)
         self._on_released: Callable[[int], None] | None = None
@@ -106,7 +110,7 @@ class BrokerLifecycleManager:
                 self._is_asking = False
                 answered(response, now_ms)
 
-        self._broker.controller.send(api_key, request, answer)
+        self.channel.send(api_key, request, answer)
 
     def leader_changed(self, now_ms: int) -> None:
         """Ask the new leader, if an earlier one has not answered, or has not been reached."""

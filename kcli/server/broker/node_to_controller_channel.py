@@ -11,6 +11,10 @@ An Envelope is sent again, after a backoff, while no controller is known, the co
 the controller (any more), also if only the answer in it says so; after request.timeout.ms, or if this node's own controller
 closes it, the client's connection is closed, and the client retries. All requests go through kcli.network.peers, also those to
 a controller in this process.
+
+A manager has one connection, on which the controller answers in order. As in Kafka, registration and heartbeats have a manager
+of their own (HEARTBEAT): a heartbeat behind a forwarded request that takes longer than broker.session.timeout.ms would come too
+late, and the broker would be fenced.
 """
 
 from __future__ import annotations
@@ -31,6 +35,8 @@ from kcli.server.envelope import VOTER_CHANGES, encode_principal, is_not_control
 from kcli.server.events import CloseConnection, Effect, SendResponse
 
 Callback = Callable[[Message | None, int], None]
+# The channel of the second manager; that of the first one has no name.
+HEARTBEAT = "heartbeat"
 
 
 class ChannelTimes(NamedTuple):
@@ -46,17 +52,29 @@ class NodeToControllerChannelManager:
     """The requests to the controller. `controller_id` returns its node id, -1 if it is not known."""
 
     def __init__(
-        self, peers: Peers, effects: list[Effect], controller_id: Callable[[], int], listener: str, times: ChannelTimes
+        self,
+        peers: Peers,
+        effects: list[Effect],
+        controller_id: Callable[[], int],
+        listener: str,
+        times: ChannelTimes,
+        channel: str = "",
     ) -> None:
         self._peers = peers
         self._effects = effects
         self._controller_id = controller_id
         self._listener = listener
         self._times = times
+        self._channel = channel
         self._backoff = ExponentialBackoff(times.retry_backoff_ms, times.retry_backoff_max_ms)
 
+    def separate(self, channel: str) -> NodeToControllerChannelManager:
+        """Return a manager whose requests go to the same controller on a connection of their own."""
+        parts = self._peers, self._effects, self._controller_id, self._listener, self._times
+        return NodeToControllerChannelManager(*parts, channel)
+
     def _controller(self) -> PeerNode:
-        return PeerNode(self._controller_id(), NodeRole.CONTROLLER)
+        return PeerNode(self._controller_id(), NodeRole.CONTROLLER, self._channel)
 
     def send(self, api_key: int, message: Message, callback: Callback) -> None:
         """Send a request of the broker's own; `callback(response, now_ms)` gets None if there is no answer."""

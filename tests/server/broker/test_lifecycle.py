@@ -9,12 +9,21 @@ from pathlib import Path
 import pytest
 
 from kcli.protocol import error_codes
-from kcli.protocol.apis import API_KEYS, BROKER_HEARTBEAT, BROKER_REGISTRATION, UNREGISTER_BROKER, UPDATE_FEATURES
+from kcli.protocol.apis import (
+    API_KEYS,
+    BROKER_HEARTBEAT,
+    BROKER_REGISTRATION,
+    CREATE_TOPICS,
+    UNREGISTER_BROKER,
+    UPDATE_FEATURES,
+)
 from kcli.protocol.message import Message
 from kcli.server.broker.broker_lifecycle import BrokerState, RegistrationError
 from kcli.server.controller.controller_result import ApiError
 from kcli.server.controller.controller_server import ControllerServer
 from kcli.server.controller.controller_state import ControllerState
+from kcli.server.node import Node
+from kcli.simulator.cluster import ClusterSimulation, Layout
 from tests.server.raft.nodes import formatted
 from tests.server.whole_node import WholeNode, batch
 
@@ -47,6 +56,33 @@ def test_a_controlled_shutdown_waits_five_minutes_for_the_controller(node: Whole
     node.advance(2_000)
     assert node.node.is_stopped
     assert [line for line in node.lines if "has not approved the controlled shutdown for 300 s" in line]
+
+
+def test_a_broker_is_not_fenced_while_another_request_has_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A controller answers one connection in order: the heartbeats waited behind the request for longer than the session."""
+    ignored = ignore(monkeypatch, CREATE_TOPICS)
+    clusters = (ClusterSimulation(seed) for seed in range(100))
+    cluster = next(one for one in clusters if one.layout == Layout((1,), (2, 3)))
+    for machine in cluster.machines.values():
+        machine.start()
+
+    def run(is_over: Callable[[], bool]) -> None:
+        while not is_over():
+            assert cluster.virtual_time.run_next()
+
+    run(lambda: all(machine.is_ready for machine in cluster.machines.values()))
+    controller, broker = (cluster.machines[node_id].node for node_id in (1, 2))
+    assert isinstance(controller, Node) and isinstance(broker, Node)
+    assert controller.controller is not None and broker.broker is not None
+    channel, request = broker.broker.controller, API_KEYS[CREATE_TOPICS].request.new()
+    broker.timer.schedule(
+        broker.timer.clock_ms, lambda now_ms: channel.send(CREATE_TOPICS, request, lambda answer, now_ms: None)
+    )
+    run(lambda: ignored() == 1)
+    end_ms = cluster.virtual_time.now_ms + 20_000
+    run(lambda: cluster.virtual_time.now_ms >= end_ms)
+    image = controller.controller.committed_image()
+    assert [one.is_fenced for one in image.brokers.values()] == [False, False]
 
 
 def test_a_broker_that_is_unregistered_while_it_runs_registers_again(tmp_path: Path) -> None:
@@ -108,14 +144,14 @@ def test_a_broker_that_is_not_registered_ends(tmp_path: Path, monkeypatch: pytes
 
 def count_heartbeats(node: WholeNode) -> Callable[[], int]:
     """Count the heartbeats that a broker sends from now on."""
-    send, sent = node.broker.controller.send, []
+    send, sent = node.broker.lifecycle.channel.send, []
 
     def counting(api_key: int, *rest: object) -> None:
         if api_key == BROKER_HEARTBEAT:
             sent.append(node.now_ms)
         send(api_key, *rest)  # type: ignore[arg-type]
 
-    node.broker.controller.send = counting  # type: ignore[method-assign, assignment]
+    node.broker.lifecycle.channel.send = counting  # type: ignore[method-assign, assignment]
     return lambda: len(sent)
 
 
@@ -160,14 +196,14 @@ def test_each_heartbeat_has_all_directories_that_are_offline(tmp_path: Path) -> 
     """Also those of earlier failures, and until the broker ends: an answer may have been lost."""
     names = [str(tmp_path / name) for name in "abc"]
     node = WholeNode(tmp_path / "a", f"log.dirs={','.join(names)}")
-    send, offline = node.broker.controller.send, []
+    send, offline = node.broker.lifecycle.channel.send, []
 
     def noting(api_key: int, message: Message, *rest: object) -> None:
         if api_key == BROKER_HEARTBEAT:
             offline.append(list(message.offline_log_dirs))
         send(api_key, message, *rest)  # type: ignore[arg-type]
 
-    node.broker.controller.send = noting  # type: ignore[method-assign, assignment]
+    node.broker.lifecycle.channel.send = noting  # type: ignore[method-assign, assignment]
     ids = [node.broker.log_manager.dirs[name].directory_id for name in names[1:]]
     for count, name in enumerate(names[1:], 1):
         node.broker.log_manager.take_offline(name, OSError(errno.EIO, "Input/output error"))

@@ -20,7 +20,7 @@ from kcli.protocol.apis import (
 from kcli.protocol.framing import encode_request, encode_response
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
-from kcli.server.broker.node_to_controller_channel import ChannelTimes, NodeToControllerChannelManager
+from kcli.server.broker.node_to_controller_channel import HEARTBEAT, ChannelTimes, NodeToControllerChannelManager
 from kcli.server.events import CloseConnection, Connection, SendResponse
 from tests.network.test_peers import START_MS, PeersUnderTest, api_versions
 
@@ -46,16 +46,16 @@ class Channel(PeersUnderTest):
         self.effects[:] = [effect for effect in self.effects if not isinstance(effect, SendRequest)]
         return found
 
-    def serve(self, key: int, version: int, response: Message, node_id: int) -> None:
-        """Answer the one request that was sent, which must be for that node."""
+    def serve(self, key: int, version: int, response: Message, node_id: int, channel: str = "") -> None:
+        """Answer the one request that was sent, which must be for that node, on the connection of that channel."""
         (request,) = self.take()
-        assert request.peer.destination == PeerNode(node_id, NodeRole.CONTROLLER)
+        assert request.peer.destination == PeerNode(node_id, NodeRole.CONTROLLER, channel)
         assert int.from_bytes(request.frame[4:6], "big") == key
         frame = bytes(encode_response(request.request_id, API_KEYS[key], version, response))[4:]
         self.peers.response_received(ResponseReceived(request.request_id, frame), self.now_ms)
 
-    def connect(self, node_id: int) -> None:
-        self.serve(API_VERSIONS, 4, api_versions({"_58": (0, 0), "_63": (0, 1)}), node_id)
+    def connect(self, node_id: int, channel: str = "") -> None:
+        self.serve(API_VERSIONS, 4, api_versions({"_58": (0, 0), "_63": (0, 1)}), node_id, channel)
 
     def envelope(self, node_id: int, error_code: int = 0, data: bytes | None = b"the answer") -> None:
         self.serve(ENVELOPE, 0, API_KEYS[ENVELOPE].response.new(response_data=data, error_code=error_code), node_id)
@@ -168,3 +168,31 @@ def test_the_brokers_own_requests_are_not_sent_again_here() -> None:
     channel.connect(2)
     channel.serve(BROKER_HEARTBEAT, 1, API_KEYS[BROKER_HEARTBEAT].response.new(is_fenced=False), 2)
     assert not answers[1].is_fenced
+
+
+def test_a_heartbeat_does_not_wait_for_the_answer_to_a_client() -> None:
+    """It has a connection of its own, and goes on when the other one ends; in a log line the two have different names."""
+    channel, answers = Channel(2), []
+    channel.forward()
+    channel.connect(2)
+    (forwarded,) = channel.take()
+    api, heartbeats = API_KEYS[BROKER_HEARTBEAT], channel.channel.separate(HEARTBEAT)
+
+    def beat() -> None:
+        heartbeats.send(BROKER_HEARTBEAT, api.request.new(), lambda answer, now_ms: answers.append(answer))
+
+    beat()
+    channel.connect(2, HEARTBEAT)
+    channel.serve(BROKER_HEARTBEAT, 1, api.response.new(is_fenced=False), 2, HEARTBEAT)
+    channel.peers.peer_closed(PeerClosed(forwarded.peer, "Connection reset"), channel.now_ms)
+    beat()
+    channel.serve(BROKER_HEARTBEAT, 1, api.response.new(is_fenced=False), 2, HEARTBEAT)
+    assert [one.is_fenced for one in answers] == [False, False]
+    beat()
+    (beaten,) = channel.take()
+    channel.peers.peer_closed(PeerClosed(beaten.peer, "Connection reset"), channel.now_ms)
+    assert answers[-1] is None
+    assert [line.partition(" ended")[0] for line in channel.lines] == [
+        "the connection to the controller of node 2 at host2:9093",
+        "the connection to the controller of node 2 at host2:9093 (heartbeat)",
+    ]
