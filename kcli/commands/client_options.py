@@ -109,8 +109,10 @@ class ClientLog:
         self._ended.set()
 
     def __call__(self, line: str) -> None:
-        """Take a line of a client; lines about connections are passed by."""
-        if "peer" not in getattr(line, "fields", ()):
+        """Take a line of a client; lines about connections and those of normal operation (INFO) are passed by."""
+        from kcli.log.report_line import fields_of, is_info
+
+        if "peer" not in fields_of(line) and not is_info(line):
             print_message(line)
 
     def watch(self, client: Producer | Consumer | Admin) -> None:

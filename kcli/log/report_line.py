@@ -54,6 +54,11 @@ class FailureLine(Line):
     __slots__ = ()
 
 
+def is_info(line: str) -> bool:
+    """Return whether a line is of level INFO for a client, whose lines without a level are warnings."""
+    return type(line) is Line
+
+
 def fault_line(what: str, error: BaseException, then: str = "") -> FailureLine:
     """Make the line for a bug in kcli; `what` is the operation if the line does not name it yet, `then` what happens next."""
     where = traceback.extract_tb(error.__traceback__)

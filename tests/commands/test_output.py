@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from kcli.commands.client_options import ClientLog
 from kcli.commands.output import CannotRun, ReaderGone, guarded, print_text, use_colour, write_out
+from kcli.log.report_line import Line, WarningLine
 from tests.conftest import ROOT
 
 
@@ -129,3 +131,11 @@ sys.exit(guarded(run))
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stderr) == (130, "")
+
+
+def test_a_command_reports_what_its_client_warns_of(capfd: pytest.CaptureFixture[str]) -> None:
+    """Not what is normal, such as a new fetch session after the restart of a broker; connections are reported otherwise."""
+    log = ClientLog()
+    for line in ("this", WarningLine("that"), Line("as always"), WarningLine("a connection", peer="127.0.0.1:9092")):
+        log(line)
+    assert capfd.readouterr() == ("", "kcli: this\nkcli: that\n")

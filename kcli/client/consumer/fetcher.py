@@ -36,7 +36,8 @@ The fetch session of a consumer with one broker (KIP-227; Kafka: FetchSessionHan
     full without an id         the broker has no room for a session: the next request is full again
     full with an id            the next one is incremental, with epoch 1
     incremental                the next epoch; partitions that had nothing new are not in the answer
-    FETCH_SESSION_ID_NOT_FOUND the broker dropped the session: a new one
+    FETCH_SESSION_ID_NOT_FOUND the broker dropped the session, as with each restart: a new one. As all errors about sessions, it
+                               is logged at INFO
     any other error            the next full request closes the session and makes a new one
     partitions that were not   the same
     asked for or are missing
@@ -71,6 +72,7 @@ from kcli.client.network_client import NetworkClient, failure_error
 from kcli.format import limits
 from kcli.format.primitives import TopicPartition
 from kcli.format.record_scan import RecordColumns
+from kcli.log.report_line import Line
 from kcli.network.peer_request import Answer, PeerFailure
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, FETCH
@@ -90,6 +92,11 @@ _TOPIC_ERRORS = (
     error_codes.UNKNOWN_TOPIC_OR_PARTITION,
     error_codes.UNKNOWN_TOPIC_ID,
     error_codes.INCONSISTENT_TOPIC_ID,
+)
+_SESSION_ERRORS = (
+    error_codes.FETCH_SESSION_ID_NOT_FOUND,
+    error_codes.INVALID_FETCH_SESSION_EPOCH,
+    error_codes.FETCH_SESSION_TOPIC_ID_ERROR,
 )
 _WAITING_ERRORS = (error_codes.UNKNOWN_LEADER_EPOCH, error_codes.UNKNOWN_SERVER_ERROR)
 NO_SESSION = 0
@@ -124,6 +131,10 @@ class FetchLimits(NamedTuple):
 
 class FetchAnswerError(Exception):
     """An answer that does not fit its session."""
+
+
+class FetchSessionError(FetchAnswerError):
+    """An answer that only says that the broker does not go on with the session."""
 
 
 class FetchSession:
@@ -186,7 +197,8 @@ class FetchSession:
                 self.session_id = NO_SESSION
             self.forget()
             error = error_codes.NAMES.get(answer.error_code, str(answer.error_code))
-            raise FetchAnswerError(f"the broker answered {error}")
+            kind = FetchSessionError if answer.error_code in _SESSION_ERRORS else FetchAnswerError
+            raise kind(f"the broker answered {error}")
         found: list[tuple[TopicPartition, Message]] = []
         for topic in answer.responses:
             name = self._names.get(topic.topic_id) if self._uses_ids else topic.topic
@@ -398,7 +410,10 @@ class Fetcher:
         try:
             found = broker.session.answered(answer)
         except FetchAnswerError as error:
-            self._log(f"an answer of broker {node_id} to Fetch is not used: {error}")
+            if isinstance(error, FetchSessionError):
+                self._log(Line(f"the fetch session with broker {node_id} is made again: {error}", broker=node_id))
+            else:
+                self._log(f"an answer of broker {node_id} to Fetch is not used: {error}")
             broker.retry_at_ms = now_ms + self._client.retry_backoff_ms
             self._wake_later(now_ms)
             return

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kcli.client.client_config import SECURITY_PREFIXES, ClientConfig, read_config
 from kcli.client.errors import ConfigError
 from kcli.client.network_client import NetworkClient
-from kcli.log.report_line import Line
+from kcli.log.report_line import is_info
 from kcli.network.security import OAUTHBEARER, PLAINTEXT, Security
 from kcli.network.shell.clock import Clock
 
@@ -26,7 +26,7 @@ def log_line(line: str) -> None:
     """Log a line of a client by Python's logging, as kcli.client: the `log` of a client for which the application has none."""
     import logging
 
-    level = logging.INFO if type(line) is Line else logging.WARNING
+    level = logging.INFO if is_info(line) else logging.WARNING
     logging.getLogger("kcli.client").log(level, "%s", line)
 
 

@@ -18,6 +18,7 @@ from kcli.client.errors import (
     WakeupError,
 )
 from kcli.format.records import Record
+from kcli.log.report_line import is_info
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, FETCH, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
 from tests.client.consumer import fake_cluster
@@ -96,6 +97,7 @@ def test_a_session_sends_only_what_changed() -> None:
 
 @pytest.mark.parametrize("code", [error_codes.FETCH_SESSION_ID_NOT_FOUND, error_codes.INVALID_FETCH_SESSION_EPOCH])
 def test_a_session_that_the_broker_dropped_is_made_again(code: int) -> None:
+    """Each restart of a broker leads to it: the line is of level INFO, as the Java client's."""
     cluster = reading()
     cluster.answer(fetch_answer(7, p0={}))
     cluster.answer(fetch_answer(0, error_code=code))
@@ -103,6 +105,8 @@ def test_a_session_that_the_broker_dropped_is_made_again(code: int) -> None:
     again = cluster.held[0].message
     assert (again.session_epoch, asked(cluster)) == (0, {0: 0})
     assert again.session_id == (0 if code == error_codes.FETCH_SESSION_ID_NOT_FOUND else 7)
+    (line,) = cluster.lines
+    assert is_info(line) and error_codes.NAMES[code] in line
 
 
 @pytest.mark.parametrize(
@@ -117,7 +121,9 @@ def test_a_session_that_the_broker_dropped_is_made_again(code: int) -> None:
 def test_an_answer_that_does_not_fit_its_request_is_not_used(answer: Any) -> None:
     cluster = reading(2)
     cluster.answer(answer())
-    assert cluster.poll() == [] and cluster.lines
+    assert cluster.poll() == []
+    (line,) = cluster.lines
+    assert not is_info(line), "a fault of the broker, or of this client"
     cluster.advance(200)
     assert cluster.held[0].message.session_epoch == 0
     cluster.answer(fetch_answer(7, p0={"records": records(0)}, p1={}))
