@@ -243,3 +243,14 @@ def test_a_fetched_snapshot_is_read_in_steps_before_it_is_used(tmp_path: Path) -
     ):
         with pytest.raises(MetadataLogError, match=r"00000000000000000040-0000000006-1\.checkpoint\.part: "):
             steps(damaged)
+
+
+def test_a_leader_appends_no_batch_above_8_mib(tmp_path: Path) -> None:
+    """As in Kafka; a follower whose segments have the smallest size could not append it, either."""
+    log = filled(tmp_path / "m")
+    value = "x" * 32_000
+    records = [new_record("ConfigRecord", resource_type=2, resource_name="t", name=f"n{at}", value=value) for at in range(270)]
+    with pytest.raises(MessageTooLargeError, match="the largest has 8388608"):
+        log.append_as_leader(4, EncodedRecords(records), NOW_MS)
+    assert log.end_offset == 20
+    assert log.append_as_leader(4, EncodedRecords(records[:250]), NOW_MS) == 20 + 249
