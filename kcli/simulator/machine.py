@@ -224,7 +224,7 @@ class Machine:
     def resume(self) -> None:
         """Let everything that came during the pause happen, in its order, and then the deadline that has passed.
 
-        The event loop of the real shell reads what has come before it looks at its timers.
+        The event loop of the real shell reads what has come before it runs its timers.
         """
         paused, self._paused = self._paused, None
         if paused is None:

@@ -213,8 +213,8 @@ def send_votes(replica: Replica, now_ms: int) -> None:
             log.end_offset,
             is_pre_vote=quorum.role is Role.PROSPECTIVE,
         )
-        # A vote counts the log that it was granted for: after a crash this candidate begins anew in the same epoch, and its
-        # voters grant their votes again without a look at its log.
+        # A vote is for the log that it was granted for: after a crash this candidate begins anew in the same epoch, and its
+        # voters grant their votes again, whatever its log is then.
         flushed_offset = 0 if request.is_pre_vote else log.end_offset
         send_if_ready(replica, replica.voter_destination(node_id), request, now_ms, flushed_offset)
 
