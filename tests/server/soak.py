@@ -1,7 +1,7 @@
 """A soak of `kcli serve`: for hours, clients of all kinds come and go, each record comes once, and memory stays where it was.
 
     python -m tests.server.soak --hours 2
-    python -m tests.server.soak --hours 2 --pause 3      a worker rests three times as long as it worked
+    python -m tests.server.soak --hours 2 --pause 3      who writes rests three times as long as it worked
 
     worker            what comes and goes, again and again
     ----------------  ------------------------------------------------------------------------------------------------
@@ -114,7 +114,6 @@ class Soak:
 
     def __init__(self, address: str, pause: float = 0.0) -> None:
         self.ledger = Ledger()
-        self._pause = pause
         self._client = {"bootstrap.servers": address}
         self._address = address.rpartition(":")
         self._names = count()
@@ -126,7 +125,8 @@ class Soak:
             settings = {"share.auto.offset.reset": "earliest", "share.isolation.level": "read_committed"}
             changes = [AlterConfigOp(name, AlterOperation.SET, value) for name, value in settings.items()]
             value_of(admin.incremental_alter_configs({share: changes})[share])
-        self._senders = [self._worker(work, self._is_over) for work in self._sending()]
+        self._senders = [self._worker(work, self._is_over, pause) for work in self._sending()]
+        # Those who read do not rest: retention would delete what they have not read.
         self._readers = [self._worker(work, self._is_drained) for work in self._reading()]
 
     def _sending(self) -> list[Callable[[], None]]:
@@ -135,7 +135,7 @@ class Soak:
     def _reading(self) -> list[Callable[[], None]]:
         return [lambda: self.member("classic"), lambda: self.member("consumer"), self.share]
 
-    def _worker(self, work: Callable[[], None], until: threading.Event) -> threading.Thread:
+    def _worker(self, work: Callable[[], None], until: threading.Event, pause: float = 0.0) -> threading.Thread:
         def run() -> None:
             while not until.is_set() and not self.ledger.faults:
                 began = time.monotonic()
@@ -143,7 +143,7 @@ class Soak:
                     work()
                 except (ClientError, OSError) as error:
                     self.ledger.faults.append(f"{work.__qualname__}: {error!r}")
-                until.wait(self._pause * (time.monotonic() - began))
+                until.wait(pause * (time.monotonic() - began))
 
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
