@@ -39,7 +39,7 @@ def test_a_few_seeds() -> None:
     assert {run.is_dynamic for run in runs} == {True, False}
     assert sum(run.checks.elections() > 2 for run in runs) > 3
     assert sum(producer.acknowledged_batches for run in runs for producer in run.producers) > 1000
-    assert sum(run.operator.changes for run in runs) > 3
+    assert sum(run.operator.changes for run in runs) > 0
     assert sum(run.checks.snapshots for run in runs) > 0
     assert sum(chaos.deaths for run in runs for chaos in run.chaos.values()) > 10
 
