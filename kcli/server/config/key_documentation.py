@@ -156,6 +156,7 @@ group.streams.session.timeout.ms: The time without a heartbeat after which a mem
 group.streams.task.offset.interval.ms: How often the members of streams groups report the offsets of their tasks, in ms.
 group.streams.topology.description.plugin.class: Any class name, also of a class that is not there: the descriptions of \
 topologies that clients send are kept in memory.
+initial.broker.registration.timeout.ms: The time in ms after which a broker ends that could not register with the controllers.
 inter.broker.listener.name: The listener that brokers use for each other.
 kcli.max.groups: The number of groups of all kinds that a broker coordinates at most, 2147483647 for no limit, as in Kafka; \
 one more is refused with POLICY_VIOLATION.
