@@ -7,9 +7,7 @@
     RECOVERY                      it has applied the metadata up to its own   at once, and at each change of metadata:
                                   registration; the controller unfences it    want_fence = False
     RUNNING                       it is stopped                               every broker.heartbeat.interval.ms
-    PENDING_CONTROLLED_SHUTDOWN   the controller has moved its leaderships    at once, after SHUTDOWN_HEARTBEAT_MS, then every
-                                                                              broker.heartbeat.interval.ms:
-                                                                              want_shut_down = True
+    PENDING_CONTROLLED_SHUTDOWN   the controller has moved its leaderships    at once and on: want_shut_down = True
     SHUTTING_DOWN                                                             none
 
 These requests have a connection of their own (kcli.server.broker.node_to_controller_channel).
@@ -49,9 +47,6 @@ RETRY_MS = 20
 SHUTDOWN_TIMEOUT_MS = 5 * 60_000
 # A change of metadata is reported in the heartbeat after it, without a heartbeat for each change.
 FENCED_HEARTBEAT_MS = 10
-# As in Kafka: of a broker alone the controlled shutdown is approved then. Any other one has to wait for heartbeats of the other
-# brokers, which must know the new leaders.
-SHUTDOWN_HEARTBEAT_MS = 50
 
 
 class RegistrationError(Exception):
@@ -87,8 +82,6 @@ class BrokerLifecycleManager:
         self._registration_limit: TimerTask | None = None
         self._has_news = False  # metadata was applied after the last heartbeat
         self._stated_cordoned: list[Uuid] | None = None  # in the last heartbeat
-        self._has_asked_to_stop = False  # in the last heartbeat
-        self._is_stop_answered = False
         self._are_directories_stated = False  # in a registration after an upgrade
         self.has_been_unfenced = False
         self.state = BrokerState.NOT_RUNNING
@@ -249,13 +242,12 @@ class BrokerLifecycleManager:
             return
         self._has_news = False
         self._stated_cordoned = self._cordoned()
-        self._has_asked_to_stop = self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN
         request = API_KEYS[BROKER_HEARTBEAT].request.new(
             broker_id=self._broker.node_id,
             broker_epoch=self.broker_epoch,
             current_metadata_offset=self._broker.metadata_offset,
             want_fence=False,
-            want_shut_down=self._has_asked_to_stop,
+            want_shut_down=self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN,
             offline_log_dirs=self._broker.log_manager.offline_directory_ids(),
             cordoned_log_dirs=self._stated_cordoned,
         )
@@ -278,18 +270,12 @@ class BrokerLifecycleManager:
         if self.state is BrokerState.RECOVERY and not response.is_fenced:
             self.state = BrokerState.RUNNING
             self.has_been_unfenced = True
-        self._again(self._pause_ms(), now_ms, self._beat)
-
-    def _pause_ms(self) -> int:
-        """Return the time from the answer to a heartbeat to the next heartbeat."""
-        if self.state is BrokerState.RECOVERY:
-            return 0 if self._has_news else FENCED_HEARTBEAT_MS
-        if self.state is BrokerState.RUNNING:
-            return 0 if self._is_cordoned_changed() else self._interval_ms
-        if not self._has_asked_to_stop:
-            return 0
-        is_first, self._is_stop_answered = not self._is_stop_answered, True
-        return SHUTDOWN_HEARTBEAT_MS if is_first else self._interval_ms
+        after_ms = self._interval_ms
+        if self.state is not BrokerState.RUNNING:
+            after_ms = 0 if self._has_news else FENCED_HEARTBEAT_MS
+        elif self._is_cordoned_changed():
+            after_ms = 0
+        self._again(after_ms, now_ms, self._beat)
 
     def _unregistered(self, now_ms: int) -> None:
         """Register again: kafka-cluster unregister has removed this broker from the metadata."""

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from kcli.network.events import SendRequest
 from kcli.protocol import error_codes
 from kcli.protocol.apis import (
     API_KEYS,
@@ -20,7 +19,6 @@ from kcli.protocol.apis import (
 )
 from kcli.protocol.message import Message
 from kcli.server.broker.broker_lifecycle import BrokerState, RegistrationError
-from kcli.server.controller.cluster_control_manager import ClusterControlManager
 from kcli.server.controller.controller_result import ApiError
 from kcli.server.controller.controller_server import ControllerServer
 from kcli.server.controller.controller_state import ControllerState
@@ -58,44 +56,6 @@ def test_a_controlled_shutdown_waits_five_minutes_for_the_controller(node: Whole
     node.advance(2_000)
     assert node.node.is_stopped
     assert [line for line in node.lines if "has not approved the controlled shutdown for 300 s" in line]
-
-
-def test_a_broker_that_waits_for_its_shutdown_asks_seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Kafka: 50 ms after the first answer, then at each interval of heartbeats. It asked a hundred times a second."""
-    node = WholeNode(tmp_path / "data")
-    node.create_topic("t")
-    node.advance(1000)
-    times = heartbeat_times(node)
-    leads = ClusterControlManager._leads
-    monkeypatch.setattr(ClusterControlManager, "_leads", lambda manager, broker_id: True)
-    node._do(node.node.stop(node.now_ms))
-    began_ms = node.now_ms
-    node.advance(10_000)
-    assert [at_ms - began_ms for at_ms in times] == [0, 50, 2050, 4050, 6050, 8050]
-    assert not node.node.is_stopped
-    monkeypatch.setattr(ClusterControlManager, "_leads", leads)
-    node.until(lambda: node.node.is_stopped)
-
-
-def test_a_broker_asks_at_once_when_it_stops_while_a_heartbeat_is_under_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The answer to that heartbeat, which did not ask for a shutdown, does not count as the first refusal."""
-    node = WholeNode(tmp_path / "data")
-    node.create_topic("t")
-    times = heartbeat_times(node)
-    held: list[SendRequest] = []
-    loop_back = WholeNode._loop_back
-    monkeypatch.setattr(WholeNode, "_loop_back", lambda _, effect: held.append(effect))
-    node.until(lambda: bool(times))
-    node._do(node.node.stop(node.now_ms))
-    node.advance(20)
-    monkeypatch.setattr(WholeNode, "_loop_back", loop_back)
-    for effect in held:
-        node._loop_back(effect)
-    answered_ms = node.now_ms
-    node.until(lambda: node.node.is_stopped)
-    assert [at_ms - answered_ms for at_ms in times[1:]] == [0, 50]
 
 
 def test_a_broker_is_not_fenced_while_another_request_has_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,10 +142,9 @@ def test_a_broker_that_is_not_registered_ends(tmp_path: Path, monkeypatch: pytes
         node.advance(2_000)
 
 
-def heartbeat_times(node: WholeNode) -> list[int]:
-    """Return a list of the times of the heartbeats that a broker sends from now on."""
-    sent: list[int] = []
-    send = node.broker.lifecycle.channel.send
+def count_heartbeats(node: WholeNode) -> Callable[[], int]:
+    """Count the heartbeats that a broker sends from now on."""
+    send, sent = node.broker.lifecycle.channel.send, []
 
     def counting(api_key: int, *rest: object) -> None:
         if api_key == BROKER_HEARTBEAT:
@@ -193,12 +152,7 @@ def heartbeat_times(node: WholeNode) -> list[int]:
         send(api_key, *rest)  # type: ignore[arg-type]
 
     node.broker.lifecycle.channel.send = counting  # type: ignore[method-assign, assignment]
-    return sent
-
-
-def count_heartbeats(node: WholeNode) -> Callable[[], int]:
-    """Count the heartbeats that a broker sends from now on."""
-    return heartbeat_times(node).__len__
+    return lambda: len(sent)
 
 
 def test_a_new_leader_is_asked_at_once(node: WholeNode, monkeypatch: pytest.MonkeyPatch) -> None:
