@@ -26,7 +26,6 @@ A partition has one replica, on one of the brokers; while its machine is down, i
 
 from __future__ import annotations
 
-import traceback
 import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -64,9 +63,9 @@ from kcli.simulator.machine import Machine, NodeProcess
 from kcli.simulator.network import Network, NetworkConditions
 from kcli.simulator.node_maker import NodeMaker
 from kcli.simulator.partition_ledger import PartitionLedger, SimulationFailure
-from kcli.simulator.runner import START_MS, SimulationResult
+from kcli.simulator.runner import START_MS
 from kcli.simulator.sent_records import whole_batches
-from kcli.simulator.trace import Trace
+from kcli.simulator.trace import Trace, failure_of
 from kcli.simulator.virtual_time import VirtualTime, WallClock
 from kcli.simulator.world import World
 from kcli.state.metadata_image import MetadataImage
@@ -163,8 +162,6 @@ class ClusterChecks:
     def check(self, node: Node) -> None:
         """Check the state of the quorum at a node after an event. Raises SimulationFailure."""
         raft = node.quorum.client
-        if not hasattr(raft, "core"):
-            return  # it starts
         if raft.core.quorum.is_leader and self._leaders.setdefault(raft.epoch, node.node_id) != node.node_id:
             raise SimulationFailure(f"nodes {self._leaders[raft.epoch]} and {node.node_id} lead epoch {raft.epoch}")
         offset = raft.core.high_watermark
@@ -279,15 +276,16 @@ class ClusterOperator:
         if quorum is None:
             return False
         found = {(one.replica_id, one.directory_id) for one in quorum.voters}
-        for node_id, directory_id in sorted(found - {*self._voters.items()}):
+        wanted = {*self._voters.items()}
+        if found - wanted:
+            node_id, directory_id = min(found - wanted)
             yield from self._ask(remove_raft_voter(node_id, directory_id), f"remove voter {node_id} with its old disk")
-            return False
-        for node_id, directory_id in sorted({*self._voters.items()} - found):
+        elif wanted - found:
+            node_id, directory_id = min(wanted - found)
             endpoint = RaftEndpoint(CONTROLLER, host_of(node_id), CONTROLLER_PORT)
             yield from self._ask(add_raft_voter(node_id, directory_id, [endpoint]), f"add voter {node_id}")
             self.changes += 1
-            return False
-        return True
+        return found == wanted
 
 
 def _flush_all(disk: SimulatedDisk, path: str) -> None:
@@ -299,6 +297,30 @@ def _flush_all(disk: SimulatedDisk, path: str) -> None:
         else:
             disk.flush(below)
     disk.flush_directory(path)
+
+
+class ClusterResult(NamedTuple):
+    """The result of a seed; `failure` is empty if no guarantee was violated."""
+
+    seed: int
+    failure: str
+    digest: str
+    tail: list[str]
+    starts: int
+    deaths: int
+    elections: int
+    voter_changes: int
+    records: int  # that were acknowledged
+    records_read: int
+    virtual_ms: int
+
+    @property
+    def summary(self) -> str:
+        """What happened, in one line."""
+        return (
+            f"{self.starts} starts, {self.deaths} deaths, {self.elections} leaders, {self.voter_changes} changes of voters, "
+            f"{self.records} records acknowledged, {self.records_read} read, {self.virtual_ms / 1000:.1f} s of virtual time"
+        )
 
 
 class ClusterSimulation:
@@ -430,31 +452,20 @@ class ClusterSimulation:
 
     # ---------------------------------------------------------------------------------------------------------- the run
 
-    def run(self) -> SimulationResult:
+    def run(self) -> ClusterResult:
         """Run all phases and return the outcome; a failure is returned, not raised."""
-        failure = ""
-        try:
-            self._inject_faults()
-            self._calm()
-            self._read_all()
-            self._end()
-        except SimulationFailure as error:
-            failure = str(error)
-        except Exception as error:
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            failure = f"{type(error).__name__}: {error} ({where.filename.rpartition('/kcli/')[2]}:{where.lineno})"
-        return SimulationResult(
+        failure = failure_of([self._inject_faults, self._calm, self._read_all, self._end], SimulationFailure)
+        return ClusterResult(
             seed=self.seed,
             failure=failure,
             digest=self.trace.digest(),
             tail=list(self.trace.tail),
-            deaths=sum(one.deaths for one in self.chaos.values()),
             starts=self.world.start_count,
-            batches=sum(one.acknowledged_batches for one in self.producers),
+            deaths=sum(one.deaths for one in self.chaos.values()),
+            elections=self.checks.elections(),
+            voter_changes=self.operator.changes,
+            records=sum(one.acknowledged_batches for one in self.producers),
             records_read=sum(one.record_count for one in self.consumers),
-            records_checked=sum(one.checked_records for one in self.checkers.values()),
-            cleaning_rounds=self.checks.elections(),
-            whole_views=0,
             virtual_ms=self.virtual_time.now_ms - START_MS,
         )
 

@@ -13,7 +13,6 @@ change the others. The same seed gives the same trace, byte for byte.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
@@ -33,7 +32,7 @@ from kcli.simulator.network import Network, NetworkConditions
 from kcli.simulator.operator import Operator
 from kcli.simulator.partition_ledger import SimulationFailure
 from kcli.simulator.producer import SimulatedProducer
-from kcli.simulator.trace import Trace
+from kcli.simulator.trace import Trace, failure_of
 from kcli.simulator.virtual_time import VirtualTime, WallClock
 from kcli.simulator.world import World
 
@@ -174,17 +173,7 @@ class Simulation:
 
     def run(self) -> SimulationResult:
         """Run all phases and return the outcome; a failure is returned, not raised."""
-        failure = ""
-        try:
-            self._inject_faults()
-            self._calm()
-            self._read_all()
-            self._end()
-        except SimulationFailure as error:
-            failure = str(error)
-        except Exception as error:
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            failure = f"{type(error).__name__}: {error} ({where.filename.rpartition('/kcli/')[2]}:{where.lineno})"
+        failure = failure_of([self._inject_faults, self._calm, self._read_all, self._end], SimulationFailure)
         return SimulationResult(
             seed=self.seed,
             failure=failure,

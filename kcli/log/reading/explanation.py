@@ -32,8 +32,8 @@ is possible has a cost, and the repair takes the set of damages that explains al
     a segment that was renamed, or a file that is not a segment       FILE       the same
     each other file with the name of a file that is not a segment     COMPANION  the same
     a run of sound batches behind damage is that of the log, and the  cost of    CLEANED_GAP more for a gap before that
-      next header is damaged too: so much of its offset is wrong; of  the field  header
-      the whole header, SECTOR if a sector of zeros begins in it
+      next header is damaged, too: its offset, or all of the header;  the field  header
+      SECTOR if a sector of zeros begins in it
     the run leaves no offset for the damaged bytes before or behind   LOST       the same
     the run is payload, and each further batch continues the offsets  PAYLOAD,   the same
                                                                       1 more

@@ -717,7 +717,7 @@ class KafkaRaftClient:
             self._snapshot_reader = None
             if not self._has_footer:
                 path = f"{self.config.directory}/{metadata_snapshot_name(self._delivered_offset, self._snapshot_epoch)}"
-                raise MetadataLogError(f"{path} has no footer, so that records may be missing: restore it from another node")
+                raise MetadataLogError(f"{path} has no footer, so records may be missing: restore it from another node")
             return None
         self._has_footer = batch.ends_snapshot
         # Everything in a snapshot has the offset before its end.

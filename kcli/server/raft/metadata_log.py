@@ -478,7 +478,7 @@ class MetadataLog:
                 yield
                 left = READ_BYTES
         if last is None or not last.ends_snapshot:
-            raise MetadataLogError(f"{path}: there is no footer at the end, so that records may be missing")
+            raise MetadataLogError(f"{path}: there is no footer at the end, so records may be missing")
 
     def name_snapshot(self, snapshot: SnapshotId) -> tuple[str, ...]:
         """Rename a snapshot that is fetched and flushed; return the paths to flush before it replaces the log.

@@ -16,8 +16,8 @@ leader is followed by all, and within as much again all logs are equal.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ from kcli.server.raft.quorum_state import NEVER_MS
 from kcli.simulator.quorum.checks import QuorumFailure, name_of
 from kcli.simulator.quorum.message_text import CLIENT
 from kcli.simulator.quorum.world import CLUSTER_ID, Message, QuorumWorld, SimulatedReplica, WorldConfig, endpoints_of
-from kcli.simulator.trace import Trace
+from kcli.simulator.trace import Trace, failure_of
 from kcli.simulator.virtual_time import Action, VirtualTime
 
 START_MS = 1_000_000
@@ -93,17 +93,9 @@ class QuorumSimulation:
 
     def run(self) -> QuorumResult:
         """Run the seed and return the outcome; a failure is returned, not raised."""
-        failure = ""
-        try:
-            self._run_faults()
-            self._heal()
-            self._until("one leader that all follow", self._is_led)
-            self._until("equal logs", self._is_equal)
-        except QuorumFailure as error:
-            failure = str(error)
-        except Exception as error:
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            failure = f"{type(error).__name__}: {error} ({where.filename.rpartition('/kcli/')[2]}:{where.lineno})"
+        is_led = partial(self._until, "one leader that all follow", self._is_led)
+        is_equal = partial(self._until, "equal logs", self._is_equal)
+        failure = failure_of([self._run_faults, self._heal, is_led, is_equal], QuorumFailure)
         checks = self.world.checks
         return QuorumResult(
             self.seed,
