@@ -82,13 +82,13 @@ def test_300_seeds(first: int) -> None:
 @pytest.mark.parametrize("threshold", [200, 1000])
 def test_a_seed_is_the_same_whenever_garbage_is_collected(threshold: int) -> None:
     """Nothing of a process that died may act on the disk of the next one: a seed once lost a file to such a cleaning round."""
-    expected = simulate(137)
+    expected = simulate(143)
     assert expected.failure == "" and expected.cleaning_rounds > 0
     thresholds = gc.get_threshold()
     gc.collect()
     gc.set_threshold(threshold, 3, 3)
     try:
-        assert simulate(137) == expected
+        assert simulate(143) == expected
     finally:
         gc.set_threshold(*thresholds)
 
