@@ -307,6 +307,12 @@ class UnifiedLog:
         if snapshot is not None:
             local.new_paths[snapshot] = base + 1
 
+    def skip_to(self, offset: int, now_ms: int) -> None:
+        """Begin the next segment at `offset`, above the log end: the log that this one copies has no record in between."""
+        self.roll(now_ms, offset)
+        self._local.end_offset = offset
+        self._set_end(offset)
+
     def _jitter(self) -> int:
         config = self._local.config
         bound = min(config.segment_jitter_ms, config.segment_ms)

@@ -121,6 +121,20 @@ def test_the_copy_of_a_compacted_log_that_was_cut_begins_again(node: Node) -> No
     assert read[0].size == read[1].size > 0
 
 
+def test_a_log_without_records_before_its_end_moves(node: Node) -> None:
+    """The cleaner took the last ones, and a power failure those of the last segment: its name alone has the end."""
+    manager, log, _ = moving(node)
+    log.skip_to(50, NOW_MS)
+    assert copy_all(node, manager) == [("t", 0)]
+    assert manager.future_logs["t", 0].log_end_offset == 50
+    moved = manager.mover.replace("t", 0, NOW_MS)
+    assert moved is not None and moved.log_end_offset == 50
+    moved.append_as_leader(batch(producer=7, sequence=36), 2, NOW_MS)
+    crash(manager)
+    again = node.started().get_log("t", 0)
+    assert again is not None and again.log_end_offset == 53
+
+
 def test_a_replica_that_the_metadata_has_moved_takes_its_place_at_the_start(node: Node) -> None:
     """The crash came between the controller's record and the renaming."""
     manager, _, target = moving(node)

@@ -14,7 +14,9 @@
 
 If the log is truncated below the end of the future log, that one is truncated, too; if the log start offset rises above its
 end, it begins again there. If the log is compacted, it begins again in both cases: what was copied may lack records because of
-later ones with their keys, which are cut off now (a power failure takes them from the log's device only).
+later ones with their keys, which are cut off now (a power failure takes them from the log's device only). A log that ends with
+an empty segment may have no records directly before it: the cleaner, or a power failure, took them. The future log then begins
+a segment there, too. (Kafka's future log waits for the next record.)
 replica.alter.log.dirs.io.max.bytes.per.second limits the rate.
 """
 
@@ -160,6 +162,8 @@ class ReplicaMover:
             self.cancel(*key, now_ms)
             return 0
         if not data:
+            if future.log_end_offset < current.log_end_offset:
+                future.skip_to(current.log_end_offset, self._registry.wall.at(now_ms))
             self._caught_up(key, current, future, now_ms)
         return len(data)
 
