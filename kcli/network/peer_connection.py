@@ -403,7 +403,7 @@ class PeerConnection:
         self._fail(failed, now_ms, refusal or PeerFailure.DISCONNECTED)
 
     def abandon(self, now_ms: int) -> None:
-        """Close the connection for good: the peer has another address now."""
+        """Close the connection for good: the peer has another address now, or is not needed any more."""
         self._peers.effects.append(ClosePeer(self.peer))
         failed = [*self._sent.values(), *self._waiting]
         self._waiting.clear()

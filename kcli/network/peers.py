@@ -203,6 +203,12 @@ class Peers:
             connection = self._connections[key] = PeerConnection(self, peer)
         return connection
 
+    def close(self, destination: PeerNode | PeerAddress, listener: str) -> None:
+        """Close the connection to a destination, if there is one; requests without an answer are answered DISCONNECTED."""
+        connection = self._connections.pop((destination, listener), None)
+        if connection is not None:
+            connection.abandon(self.timer.clock_ms)
+
     def response_received(self, event: ResponseReceived, now_ms: int) -> None:
         """Take an answer; one that is not awaited any more is ignored."""
         self.outstanding.answered(event.request_id, PeerFailure.DISCONNECTED if event.frame is None else event.frame, now_ms)

@@ -9,10 +9,18 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
+from random import Random
+from typing import cast
 
 import pytest
 
+from kcli.client.admin.driver import AdminCore
+from kcli.client.admin.topics import NewTopic, create_topics
+from kcli.client.client_config import ClientConfig
+from kcli.client.errors import ClientError
+from kcli.server.node import Node
 from kcli.simulator.cluster import LAYOUTS, ClusterSimulation
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -28,6 +36,31 @@ def failures(runs: Iterable[ClusterSimulation]) -> list[str]:
 def test_one_seed() -> None:
     """In every run of the tests."""
     assert failures([ClusterSimulation(4)]) == []
+
+
+def test_a_request_to_a_paused_controller_is_answered_by_the_next_one() -> None:
+    """As soon as that is elected, not after controller.socket.timeout.ms (30 s), for which a broker of Kafka waits."""
+    run = next(one for one in map(ClusterSimulation, range(20)) if one.layout == LAYOUTS[1])
+    for machine in run.machines.values():
+        machine.start()
+    run._until(lambda: all(machine.is_ready for machine in run.machines.values()), "all nodes are ready")
+    leader = next(one for one in run.machines.values() if cast(Node, one.node).quorum.client.is_leader)
+    client = run.world.core_client("admin", Random(1), ClientConfig(default_api_timeout_ms=120_000, request_timeout_ms=120_000))
+    core = AdminCore(client.network)
+    client.run(core.poll)
+
+    def create(name: str) -> float:
+        """Create a topic, and return how many ms that took."""
+        begun_ms = client.now_ms
+        operation = client.start(partial(core.start, create_topics([NewTopic(name, 1, 1)])))
+        run._until(lambda: hasattr(operation, "result"), f"topic {name} is created")
+        assert not isinstance(operation.result, ClientError)
+        return client.now_ms - begun_ms
+
+    create("first")  # the brokers have connections to the controller now
+    leader.pause()
+    assert create("second") < 10_000
+    leader.resume()
 
 
 @pytest.mark.ci

@@ -8,9 +8,13 @@
                                  and address                                     unchanged
 
 An Envelope is sent again, after a backoff, while no controller is known, the connection fails, or the node that is asked is not
-the controller (any more), also if only the answer in it says so; after request.timeout.ms, or if this node's own controller
-closes it, the client's connection is closed, and the client retries. All requests go through kcli.network.peers, also those to
-a controller in this process.
+the controller (any more), also if only the answer in it says so; at once if another controller is known by then. After
+request.timeout.ms, or if this node's own controller closes it, the client's connection is closed, and the client retries. All
+requests go through kcli.network.peers, also those to a controller in this process.
+
+When another node becomes the controller, the connection to the earlier one is closed, which may be paused or cut off; what it
+has not answered goes to the new one. (Kafka's broker waits controller.socket.timeout.ms for the answer, 30 s.) As after every
+connection that ends, in Kafka too, a request may have been executed by then: its topic is TOPIC_ALREADY_EXISTS.
 
 A manager has one connection, on which the controller answers in order. As in Kafka, registration and heartbeats have a manager
 of their own (HEARTBEAT): a heartbeat behind a forwarded request that takes longer than broker.session.timeout.ms would come too
@@ -67,14 +71,21 @@ class NodeToControllerChannelManager:
         self._times = times
         self._channel = channel
         self._backoff = ExponentialBackoff(times.retry_backoff_ms, times.retry_backoff_max_ms)
+        self._known: PeerNode | None = None  # the last controller that was known
 
     def separate(self, channel: str) -> NodeToControllerChannelManager:
         """Return a manager whose requests go to the same controller on a connection of their own."""
         parts = self._peers, self._effects, self._controller_id, self._listener, self._times
         return NodeToControllerChannelManager(*parts, channel)
 
-    def _controller(self) -> PeerNode:
-        return PeerNode(self._controller_id(), NodeRole.CONTROLLER, self._channel)
+    def follow_leader(self) -> PeerNode:
+        """Return the controller; if it has changed, what the earlier one has not answered fails, and is sent again."""
+        controller, known = PeerNode(self._controller_id(), NodeRole.CONTROLLER, self._channel), self._known
+        if controller.node_id >= 0 and controller != known:
+            self._known = controller
+            if known is not None:
+                self._peers.close(known, self._listener)
+        return controller
 
     def send(self, api_key: int, message: Message, callback: Callback) -> None:
         """Send a request of the broker's own; `callback(response, now_ms)` gets None if there is no answer."""
@@ -83,7 +94,7 @@ class NodeToControllerChannelManager:
             callback(None if isinstance(answer, PeerFailure) else answer, now_ms)
 
         deadline_ms = self._peers.timer.clock_ms + self._times.socket_timeout_ms
-        self._peers.send(self._controller(), self._listener, api_key, message, answered, deadline_ms)
+        self._peers.send(self.follow_leader(), self._listener, api_key, message, answered, deadline_ms)
 
     def forward(self, context: RequestContext, frame: Buffer, answered: Callable[[bytes], None] | None = None) -> None:
         """Send a client's request in an Envelope, and the answer to the client, or to `answered` in its place."""
@@ -102,7 +113,7 @@ class NodeToControllerChannelManager:
     def _forward(
         self, context: RequestContext, envelope: Message, done: Callable[[bytes], None], failures: int, deadline_ms: int
     ) -> None:
-        controller = self._controller()
+        controller = self.follow_leader()
 
         def answered(answer: Answer, now_ms: int) -> None:
             refusal = "no controller answered"
@@ -118,7 +129,9 @@ class NodeToControllerChannelManager:
             else:
                 done(answer.response_data)
                 return
-            retry_at_ms = now_ms + self._backoff.delay_ms(failures, self._peers.rng) if may_retry else deadline_ms
+            is_moved = self._controller_id() not in (-1, controller.node_id)
+            delay_ms = 0 if is_moved else self._backoff.delay_ms(failures, self._peers.rng)
+            retry_at_ms = now_ms + delay_ms if may_retry else deadline_ms
             if retry_at_ms < deadline_ms and not context.connection.is_closed:
                 self._peers.timer.schedule(
                     retry_at_ms, lambda now_ms: self._forward(context, envelope, done, failures + 1, deadline_ms)

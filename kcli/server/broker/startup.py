@@ -108,7 +108,8 @@ class BrokerStartup:
             self._broker.replica_manager.take_log_flushes(now_ms)
 
     def on_leader_change(self, leader_id: int, epoch: int, now_ms: int) -> None:
-        """Send the next heartbeat to the new leader at once; the leader is read when a request is sent to it."""
+        """Send the new leader at once what the earlier one has not answered, and the next heartbeat."""
+        self._broker.controller.follow_leader()
         if leader_id >= 0 and self._is_published and not self._is_leaving:
             self._broker.lifecycle.leader_changed(now_ms)
 

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from kcli.network.events import NodeRole, PeerAddress, PeerClosed, PeerNode, ResponseReceived, SendRequest
+from kcli.network.events import ClosePeer, NodeRole, Peer, PeerAddress, PeerClosed, PeerNode, ResponseReceived, SendRequest
 from kcli.protocol import error_codes
 from kcli.protocol.apis import (
     ADD_RAFT_VOTER,
@@ -23,6 +23,8 @@ from kcli.server.apis.context import RequestContext
 from kcli.server.broker.node_to_controller_channel import HEARTBEAT, ChannelTimes, NodeToControllerChannelManager
 from kcli.server.events import CloseConnection, Connection, SendResponse
 from tests.network.test_peers import START_MS, PeersUnderTest, api_versions
+
+CLOSED_2 = ClosePeer(Peer(PeerNode(2, NodeRole.CONTROLLER), "CONTROLLER", PeerAddress("host2", 9093)))
 
 
 class Channel(PeersUnderTest):
@@ -84,7 +86,7 @@ def test_a_controller_that_is_elected_while_a_client_waits_gets_its_request() ->
     channel.advance(2000)
     channel.connect(3)
     channel.envelope(3)
-    assert channel.effects == [SendResponse(channel.client, b"\0\0\0\x0athe answer")]
+    assert channel.effects == [CLOSED_2, SendResponse(channel.client, b"\0\0\0\x0athe answer")]
 
 
 @pytest.mark.parametrize("key", [ADD_RAFT_VOTER, REMOVE_RAFT_VOTER])
@@ -103,7 +105,32 @@ def test_a_change_of_the_voters_is_sent_again_until_the_leader_answers(key: int)
     channel.advance(1000)
     channel.connect(3)
     channel.envelope(3, data=done)
-    assert channel.effects == [SendResponse(channel.client, len(done).to_bytes(4, "big") + done)]
+    assert channel.effects == [CLOSED_2, SendResponse(channel.client, len(done).to_bytes(4, "big") + done)]
+
+
+def test_what_a_paused_controller_has_not_answered_is_sent_to_the_next_one() -> None:
+    """At once, also requests that wait for the connection; the broker's own fail, and their callers repeat them."""
+    channel, answers = Channel(2), []
+    request = API_KEYS[BROKER_HEARTBEAT].request.new()
+    channel.forward()
+    channel.connect(2)
+    channel.take()
+    channel.channel.send(BROKER_HEARTBEAT, request, lambda answer, now_ms: answers.append(answer))
+    channel.take()
+    channel.controller_id = -1
+    channel.channel.follow_leader()
+    assert channel.effects == [] and answers == []
+    channel.controller_id = 3
+    channel.channel.follow_leader()
+    assert channel.effects == [CLOSED_2] and answers == [None]
+    channel.effects.clear()
+    channel.advance(0)
+    channel.connect(3)
+    channel.envelope(3)
+    assert channel.effects == [SendResponse(channel.client, b"\0\0\0\x0athe answer")]
+    channel.channel.follow_leader()
+    channel.advance(60_000)
+    assert len(channel.effects) == 1
 
 
 def test_a_connection_that_ends_has_the_request_sent_again() -> None:
