@@ -90,7 +90,10 @@ def _decide(replica: Replica, request: Vote, now_ms: int) -> bool:
     quorum = replica.quorum
     is_up_to_date = (request.last_epoch, request.end_offset) >= (replica.log.last_epoch, replica.log.end_offset)
     if request.is_pre_vote:
-        if quorum.role is Role.LEADER or (quorum.role is Role.FOLLOWER and quorum.has_fetched):
+        # After its fetch timeout a voter does not follow any more, but an observer does. It may be a new voter that does not
+        # know it yet, and whose vote is needed. (Kafka's refuses for ever.)
+        has_leader = quorum.role is Role.FOLLOWER and quorum.has_fetched and now_ms < quorum.deadline_ms
+        if quorum.role is Role.LEADER or has_leader:
             return False
         return is_up_to_date
     if quorum.role not in (Role.UNATTACHED, Role.PROSPECTIVE):

@@ -315,6 +315,10 @@ def send_fetch(replica: Replica, now_ms: int) -> None:
                 _send_fetch(replica, destination, now_ms)
                 return
     ready = [server for server in replica.bootstrap_servers() if replica.requests.is_ready(server.node_id)]
+    if not ready and quorum.role is Role.UNATTACHED and not replica.is_voter:
+        # All configured servers may have left the quorum, this node among them. A voter would begin an election.
+        known = (replica.voter_destination(node_id) for node_id in voter_ids(replica.voters))
+        ready = [voter for voter in known if voter is not None and replica.requests.is_ready(voter.node_id)]
     if ready:
         _send_fetch(replica, ready[replica.rng.randint(0, len(ready) - 1)], now_ms)
 

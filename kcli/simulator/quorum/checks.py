@@ -4,7 +4,8 @@
     -----------------------  ------------------------------------------------------------------------------------------
     one leader an epoch      no two replicas lead one epoch, nor one replica twice
     one vote an epoch        a voter grants its vote of an epoch to one candidate; its own candidacy counts as a vote
-    complete leaders         the log of a new leader has everything that is committed
+    complete leaders         the log of a new leader has everything that was committed in earlier epochs (Raft, section 5.4.3).
+                             Its votes may come late, when leaders of later epochs have committed more
     equal commits            what a replica takes for committed has the same records everywhere, for ever
     an epoch's own commit    a leader commits only with a record of its own epoch (Raft, section 5.4.2): the epoch begins
                              with LeaderChange, and the high watermark that the leader finds is above it
@@ -62,19 +63,21 @@ class QuorumFailure(Exception):
 class QuorumChecks:
     """The votes, leaders and committed records of a run."""
 
-    __slots__ = ("committed", "committed_end", "leaders", "votes")
+    __slots__ = ("commit_ends", "committed", "committed_end", "leaders", "votes")
 
     def __init__(self) -> None:
         self.leaders: dict[int, ReplicaKey] = {}
         self.votes: dict[tuple[int, ReplicaKey], ReplicaKey] = {}
         self.committed: dict[int, int] = {0: 0}  # the digest of the log by the offset where a committed batch ends
         self.committed_end = 0
+        self.commit_ends: dict[int, int] = {}  # by the epoch in which that was committed
 
     def copy(self) -> QuorumChecks:
         """Return a copy that changes on its own."""
         copied = QuorumChecks()
         copied.leaders, copied.votes = self.leaders.copy(), self.votes.copy()
         copied.committed, copied.committed_end = self.committed.copy(), self.committed_end
+        copied.commit_ends = self.commit_ends.copy()
         return copied
 
     def digest(self) -> tuple[object, ...]:
@@ -84,6 +87,7 @@ class QuorumChecks:
             self.committed[self.committed_end],
             *sorted(self.leaders.items()),
             *sorted(self.votes.items()),
+            *self.commit_ends.items(),
         )
 
     def vote(self, epoch: int, voter: ReplicaKey, candidate: ReplicaKey) -> None:
@@ -99,17 +103,18 @@ class QuorumChecks:
         earlier = self.leaders.setdefault(epoch, leader)
         if earlier != leader:
             raise QuorumFailure(f"one leader an epoch: {name_of(earlier)} and {name_of(leader)} lead epoch {epoch}")
-        if not self._has_committed(log):
+        end_offset = max((end for earlier, end in self.commit_ends.items() if earlier < epoch), default=0)
+        if not self._has_committed(log, end_offset):
             raise QuorumFailure(
                 f"complete leaders: {name_of(leader)} leads epoch {epoch}, its log ends at {log.end_offset}, without the "
-                f"committed records below {self.committed_end}"
+                f"records below {end_offset}, which earlier leaders have committed"
             )
 
-    def _has_committed(self, log: LogState) -> bool:
-        return log.start_offset > self.committed_end or log.chain_at(self.committed_end) == self.committed[self.committed_end]
+    def _has_committed(self, log: LogState, end_offset: int) -> bool:
+        return log.start_offset > end_offset or log.chain_at(end_offset) == self.committed[end_offset]
 
-    def commits(self, replica: ReplicaKey, offset: int, log: LogState) -> None:
-        """Check what a replica takes for committed. Raises QuorumFailure."""
+    def commits(self, replica: ReplicaKey, epoch: int, offset: int, log: LogState) -> None:
+        """Check what a replica takes for committed in an epoch. Raises QuorumFailure."""
         name = name_of(replica)
         chain = log.chain_at(offset)
         if chain is None:
@@ -118,7 +123,7 @@ class QuorumChecks:
             if self.committed.get(offset) != chain:
                 raise QuorumFailure(f"equal commits: {name} commits other records below {offset} than were committed")
             return
-        if not self._has_committed(log):
+        if not self._has_committed(log, self.committed_end):
             raise QuorumFailure(
                 f"equal commits: {name} commits up to {offset}, but its log differs from what was committed below "
                 f"{self.committed_end}"
@@ -126,7 +131,7 @@ class QuorumChecks:
         for batch in log.batches:
             if self.committed_end < batch.last_offset + 1 <= offset:
                 self.committed[batch.last_offset + 1] = batch.chain
-        self.committed_end = offset
+        self.committed_end = self.commit_ends[epoch] = offset
         self.committed.setdefault(offset, chain)
 
     def leader_commits(self, leader: ReplicaKey, epoch: int, offset: int, log: LogState) -> None:

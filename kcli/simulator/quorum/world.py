@@ -404,10 +404,11 @@ class QuorumWorld:
     def _commit(self, replica: SimulatedReplica, effect: HighWatermarkMoved) -> None:
         self.trace(name_of(replica.key), f"commits up to {effect.offset}")
         self.checks.high_watermark(replica.key, replica.high_watermark, effect.offset)
-        self.checks.commits(replica.key, effect.offset, replica.log.now)
-        replica.high_watermark = effect.offset
         core = replica.core
-        if core is not None and core.quorum.is_leader:
+        assert core is not None
+        self.checks.commits(replica.key, core.quorum.epoch, effect.offset, replica.log.now)
+        replica.high_watermark = effect.offset
+        if core.quorum.is_leader:
             self.checks.leader_commits(replica.key, core.quorum.epoch, effect.offset, replica.log.now)
             self._check_majority(replica, effect.offset)
 

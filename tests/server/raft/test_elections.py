@@ -181,6 +181,21 @@ def test_a_follower_grants_pre_votes_until_it_has_fetched() -> None:
     assert node.ask(vote(node, is_pre_vote=True)) == VoteAnswer(error_codes.NONE, 5, 2, False, endpoints(2))
 
 
+def test_an_observer_grants_pre_votes_again_when_its_leader_is_silent() -> None:
+    """It may be a voter that does not know yet that it was added: without its vote the others elect no leader, for ever."""
+    node = Context(9)
+    send, _ = node.sent(Fetch)[-1]
+    node.reply(send, FetchAnswer(error_codes.FENCED_LEADER_EPOCH, 5, 2, endpoints(2)))
+    send, _ = node.sent(Fetch)[-1]
+    node.reply(send, FetchAnswer(error_codes.NONE, 5, 2, endpoints(2), 0, 0))
+    request = Vote(CLUSTER, key(1), 5, key(9), 3, 10, True)
+    node.advance(node.config.fetch_timeout_ms - 1)
+    assert node.ask(request) == VoteAnswer(error_codes.NONE, 5, 2, False, endpoints(2))
+    node.advance(1)
+    assert node.ask(request) == VoteAnswer(error_codes.NONE, 5, 2, True, endpoints(2))
+    assert node.state == ("follower", 5, 2)
+
+
 # -------------------------------------------------------------------------------------------------- elections of its own
 
 

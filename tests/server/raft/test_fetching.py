@@ -557,6 +557,19 @@ def test_where_a_node_looks_for_the_leader() -> None:
         assert node.state == ("follower", 5, 2)
 
 
+def test_an_observer_asks_the_voters_of_its_log_if_no_configured_server_helps() -> None:
+    """A controller that is the only configured server, and was removed from the voters, would ask itself for ever."""
+    node = Context(9, bootstrap_servers=(Destination(-2, "b", 1),), retry_backoff_ms=50)
+    (first,) = node.sent(Fetch)
+    node.forget()
+    node.reply(first[0], FetchAnswer(error_codes.NOT_LEADER_OR_FOLLOWER, 0, NO_NODE))
+    (second,) = node.sent(Fetch)
+    assert second[0].destination == Destination(1, "localhost", 9991)
+    node.forget()
+    node.reply(second[0], FetchAnswer(error_codes.FENCED_LEADER_EPOCH, 5, 2, endpoints(2)))
+    assert node.state == ("follower", 5, 2)
+
+
 def test_random_logs_converge() -> None:
     """Any follower's log becomes the leader's, whatever it had before: no committed record is in question here."""
     for seed in range(60):
