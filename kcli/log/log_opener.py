@@ -155,7 +155,7 @@ def _load(
     the recovery point: after the next roll no recovery reads that segment again, and a power failure could leave an index of
     old and new entries.
     """
-    live = LiveDisk(disk, defers_removals=True)
+    live = LiveDisk(disk, directory)
     try:
         loaded = yield from load_log_in_slices(live, directory, settings, journal)
         live.finish()

@@ -197,12 +197,13 @@ def test_a_log_that_ends_too_early_is_said_though_nothing_is_cut(tmp_path: Path,
 
 
 def test_what_is_removed_is_kept_as_a_repair_keeps_it(tmp_path: Path) -> None:
-    """The cut bytes and the segments behind them, and a manifest that says what came from where."""
+    """The cut bytes and the segments behind them, and a manifest that says what came from where; the log is served."""
     data = tmp_path / "data"
     directory = damaged(given_partition("transactions-0"), data, "bad_batch_in_old_segment")
     assert directory is not None
     before = log_bytes(directory)
     started = start(data)
+    assert "transactions" in started.logs, "the load goes on with the files that are left"
     cut, removed = started.losses("transactions")
     fields = fields_of(cut)
     name, position = Path(str(fields["path"])).name, int(str(fields["position"]))

@@ -294,9 +294,10 @@ class OsDisk:
         """Read a whole file. Raises OSError(EFBIG) if it has more than `limit` bytes."""
         file = OsFile(path)
         try:
-            if file.size() > limit:
+            size = file.size()
+            if size > limit:
                 raise OSError(errno.EFBIG, f"larger than {limit} bytes", path)
-            return file.read_at(0, limit)
+            return file.read_at(0, size)
         finally:
             file.close()
 

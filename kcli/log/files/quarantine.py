@@ -250,7 +250,7 @@ class Quarantine:
 
     def keep_file(self, path: str) -> None:
         """Move a whole file here; to another file system it is copied and then removed."""
-        finish(self.move_in_slices(path))
+        finish(self.move_in_slices(self._disk, path))
 
     def keep_copy(self, path: str) -> None:
         """Copy a whole file here."""
@@ -269,16 +269,16 @@ class Quarantine:
         self._disk.flush_directory(parent_path(target))
         return target
 
-    def move_in_slices(self, path: str) -> Slices[str]:
-        """Move a whole file here and return its new path; in slices if it has to be copied to another file system."""
+    def move_in_slices(self, source: Disk, path: str) -> Slices[str]:
+        """Move a whole file on `source` here and return its new path; in slices if it is copied to another file system."""
         target = self._target(path)
         try:
-            self._disk.rename(path, target)
+            source.rename(path, target)
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
-            yield from self._copy_in_slices(self._disk, path, 0, self._disk.size(path), target)
-            self._disk.remove(path)
+            yield from self._copy_in_slices(source, path, 0, source.size(path), target)
+            source.remove(path)
         self._disk.flush_directory(parent_path(target))
         return target
 

@@ -310,7 +310,7 @@ class RecoveryJournal(LoadJournal):
                 if self._opened.is_planned:
                     kept = yield from self._quarantine.copy_in_slices(self._opened, path)
                 else:
-                    kept = yield from self._quarantine.move_in_slices(path)
+                    kept = yield from self._quarantine.move_in_slices(self._opened, path)
             return kept if len(paths) == 1 else parent_path(kept)
 
     @staticmethod
