@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -12,8 +13,9 @@ from kcli.format.records import Record, encode_records
 from kcli.log.disk.load_disk import LiveDisk
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.disk.planned_disk import Change, PlannedDisk
+from kcli.log.disk.port import DiskFile
 from kcli.log.files.indexes import IndexSettings
-from kcli.log.loading.log_loader import LoadSettings, load_log
+from kcli.log.loading.log_loader import LoadSettings, _LogLoader, load_log
 from kcli.log.loading.recovering_segment import LogRefusedError, RecoveryPass, is_torn_offset
 from kcli.log.log_config import LogConfig
 from kcli.log.slices import Slices
@@ -25,11 +27,11 @@ from tests.log.live_logs import LiveLog, new_batch
 PARTITIONS = ("transactions-0", "codec-zstd-0", "open-transaction-0")
 
 
-def outcome(directory: Path) -> tuple[object, ...]:
+def outcome(directory: Path, *, is_broker: bool = False) -> tuple[object, ...]:
     """What an unclean load plans and states, as plain values."""
     disk = PlannedDisk(OsDisk())
     try:
-        loaded = load_log(disk, str(directory), LoadSettings(False, 0, 0, IndexSettings(1024)))
+        loaded = load_log(disk, str(directory), LoadSettings(False, 0, 0, IndexSettings(1024), is_broker=is_broker))
     except LogRefusedError as error:
         return "refused", error.message, error.path, error.position
     changes = [change._replace(content=()) if isinstance(change, Change) else change for change in disk.changes()]
@@ -42,6 +44,47 @@ def nothing(self: RecoveryPass, position: int) -> Slices[int]:
     """A pass that takes no batch."""
     return position
     yield
+
+
+class Forgetful(dict[int, int]):
+    """Keeps no next offset."""
+
+    def __setitem__(self, base_offset: int, next_offset: int) -> None:
+        """Keep nothing."""
+
+
+@pytest.mark.parametrize("name", PARTITIONS)
+def test_a_recovered_segment_that_is_not_read_again_ends_where_it_does(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker takes the end of the log from the recovery: with every kind of damage it is what the files say afterwards."""
+    source, known, begin = given_partition(name), {}, _LogLoader.__init__
+    for kind in DAMAGES:
+        with suppress(NotApplicableError):
+            known[kind] = outcome(damaged_copy(kind, source, tmp_path / kind), is_broker=True)
+
+    def forgetful(self: _LogLoader, *args: Any) -> None:
+        begin(self, *args)
+        self._next_offsets = Forgetful()
+
+    monkeypatch.setattr(_LogLoader, "__init__", forgetful)
+    assert len(known) > 50
+    for kind, found in known.items():
+        assert outcome(tmp_path / kind / source.name, is_broker=True) == found, kind
+
+
+def test_a_recovery_reads_a_segment_once(tmp_path: Path) -> None:
+    """A start of many small logs after a crash opened and read each three times."""
+    opened: list[str] = []
+
+    class CountingDisk(OsDisk):
+        def open_file(self, path: str) -> DiskFile:
+            opened.append(Path(path).suffix)
+            return super().open_file(path)
+
+    path = partition(tmp_path, "t-0", [batch(0), batch(1)])
+    load_log(LiveDisk(CountingDisk(), str(path)), str(path), LoadSettings(is_broker=True))
+    assert opened.count(".log") == 1
 
 
 @pytest.mark.parametrize("name", PARTITIONS)

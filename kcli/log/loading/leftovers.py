@@ -50,6 +50,8 @@ class _Leftovers:
         swaps = yield from self._remove_temporary_files()
         if self.removed:
             self.journal.leftovers(self.removed, "files that a deletion, a cleaning or a split had left are removed")
+        if not swaps:
+            return
         lowest, end = self._range_of_swaps(swaps)
         names = self._names()
         for name in names:
@@ -63,8 +65,7 @@ class _Leftovers:
             path = join_path(self.directory, name)
             self.disk.explain(path, "an interrupted swap is finished")
             self.disk.rename(path, path.removesuffix(FileState.SWAP.value))
-        if swaps:
-            self.journal.leftovers(swaps, "an interrupted swap of cleaned or split segments is finished")
+        self.journal.leftovers(swaps, "an interrupted swap of cleaned or split segments is finished")
 
     def _bases(self, names: Iterable[str]) -> list[int]:
         """Return the base offsets of the segments among these names."""

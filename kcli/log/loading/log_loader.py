@@ -224,6 +224,8 @@ class _LogLoader:
         self.segments: dict[int, RecoveringSegment] = {}
         self.cut_segments: list[int] = []
         self.recovered: ProducerStateManager | None = None  # of the segment that was recovered last
+        # For a broker, the next offset after each segment that has not changed since its recovery: it need not be read again.
+        self._next_offsets: dict[int, int] = {}
         self.epochs = LeaderEpochFileCache()
 
     def load(self) -> Slices[LoadedLog]:
@@ -320,11 +322,13 @@ class _LogLoader:
         yield from rebuild_in_slices(producers, self.segments, log_start_offset, segment.base_offset)
         keeps_order = self.settings.is_broker
         recovering = segment.recover(producers, self.epochs, keeps_order=keeps_order, before_cut=before_cut)
-        truncated_bytes = (yield from recovering).truncated_bytes
+        truncated_bytes, _, next_offset = yield from recovering
         # So that recovering the next segment need not read this one again.
         producers.take_snapshot()
         self.recovered = producers
         segment.close()
+        if self.settings.is_broker:
+            self._next_offsets[segment.base_offset] = next_offset
         if truncated_bytes:
             self.cut_segments.append(segment.base_offset)
         return truncated_bytes
@@ -407,6 +411,7 @@ class _LogLoader:
         found = segment.translate_offset(segment.base_offset)
         if found is not None:
             yield from self._before_cut(Truncation(segment, found.position, segment.base_offset, error.message), later)
+        self._next_offsets.pop(segment.base_offset, None)
         truncated_bytes = segment.truncate_to(segment.base_offset)
         segment.close()
         self.cut_segments.append(segment.base_offset)
@@ -417,6 +422,7 @@ class _LogLoader:
         for segment in segments:
             self.cut_segments.append(segment.base_offset)
             del self.segments[segment.base_offset]
+            self._next_offsets.pop(segment.base_offset, None)
             for path in segment.paths:
                 if self.disk.exists(path):
                     self.disk.explain(path, why)
@@ -427,7 +433,9 @@ class _LogLoader:
         """Step 5: return the log end offset, None if no segment is left."""
         if not self.segments:
             return None
-        log_end_offset = self._active.read_next_offset()
+        active = self._active
+        known = self._next_offsets.get(active.base_offset)
+        log_end_offset = active.read_next_offset() if known is None else known
         log_start_offset = self.settings.log_start_offset
         if log_end_offset >= log_start_offset:
             return log_end_offset
@@ -489,6 +497,7 @@ class _LogLoader:
     def _delete_split(self, segment: RecoveringSegment, *, keeps_snapshot: bool) -> None:
         why = "its offsets overflowed its indexes: it was split"
         self.segments.pop(segment.base_offset, None)
+        self._next_offsets.pop(segment.base_offset, None)
         for path in segment.paths:
             if self.disk.exists(path):
                 self.disk.explain(path, why)
@@ -514,9 +523,10 @@ class _LogLoader:
             log_end_offset,
             reload_from_clean_shutdown=settings.had_clean_shutdown,
         )
-        # A broker opens these indexes of the active segment to append, and closes them when it stops.
         active = self._active
-        _ = active.offset_index, active.time_index
+        if active.base_offset not in self._next_offsets:
+            # A broker opens these indexes of the active segment to append, and closes them when it stops.
+            _ = active.offset_index, active.time_index
         for segment in self.segments.values():
             segment.close()
         return LoadedLog(

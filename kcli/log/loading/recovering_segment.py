@@ -107,10 +107,11 @@ def _cut_at_once(position: int, next_offset: int, why: str) -> Slices[None]:
 
 
 class RecoveredSegment(NamedTuple):
-    """The result of `recover`: the number of bytes cut off at the end, and the reason, "" for 0 bytes."""
+    """The result of `recover`: the bytes cut off at the end, the reason ("" for none), the next offset after the last batch."""
 
     truncated_bytes: int
     why: str
+    next_offset: int
 
 
 class RecoveringSegment:
@@ -296,7 +297,7 @@ class RecoveringSegment:
             indexes.close()
         except FormatError as error:
             raise self._goes_back(error) from error
-        return RecoveredSegment(truncated_bytes, why if truncated_bytes else "")
+        return RecoveredSegment(truncated_bytes, why if truncated_bytes else "", next_offset)
 
     def _goes_back(self, error: FormatError) -> OffsetsGoBackError:
         """Return the error for a last time index entry that goes back, with the first batch whose offset does."""
