@@ -69,16 +69,17 @@ def open_in_slices(
     topic_id: Uuid | None = None,
     rng: Random | None = None,
     journal: LoadJournal | None = None,
+    names: list[str] | None = None,
 ) -> Slices[UnifiedLog]:
     """Open the log in `directory`, or make it. Raises LogRefusedError if Kafka would refuse to load it, and OSError.
 
-    The offsets are those in the checkpoints of the log directory. `journal` records what the load removes. A generator of time
-    slices for the start of a broker; `open_log` does the same in one call.
+    The offsets are those in the checkpoints of the log directory. `journal` records what the load removes. `names` are those in
+    the directory before the caller wrote partition.metadata, None if it did not. `open_log` runs all time slices at once.
     """
-    disk.make_directory(directory)
-    names = disk.list_directory(directory)
-    opened, is_flushed_at_once, known_end = None, False, max(recovery_point, high_watermark)
-    unflushed: list[str] = []
+    if names is None:
+        disk.make_directory(directory)
+        names = disk.list_directory(directory)
+    opened, unflushed, is_flushed_at_once, known_end = None, list[str](), False, max(recovery_point, high_watermark)
     if is_new := not any(name != FileKind.PARTITION_METADATA.value for name in names):
         opened = _begin(disk, directory, log_start_offset)
     elif clean_shutdown:
@@ -95,8 +96,7 @@ def open_in_slices(
         files.get(active.segment.log_path, create=True)
         local.new_paths[directory] = log_start_offset
     if not clean_shutdown:
-        snapshots = [path for offset, path in opened.producers.snapshots.items() if offset >= opened.recovery_point]
-        _add_unflushed(local, names, snapshots, opened.recovery_point)
+        _add_unflushed(local, names, opened)
     log = UnifiedLog(
         local,
         topic,
@@ -118,16 +118,16 @@ def open_in_slices(
 open_log = at_once(open_in_slices)
 
 
-def _add_unflushed(local: LocalLog, names: list[str], snapshots: list[str], recovery_point: int) -> None:
+def _add_unflushed(local: LocalLog, names: list[str], opened: OpenedLog) -> None:
     """Add the files above the recovery point, and the directories, to the next flush.
 
     The process that wrote them may have died before its flush. Their bytes can be read from the page cache, but only a flush
     makes sure that they are on the device.
     """
-    segments = local.segments[local.floor(recovery_point) :]
+    segments = local.segments[local.floor(opened.recovery_point) :]
     paths = [path for segment in segments for path in segment.paths[:3]]
-    paths += [path for segment in segments if local.disk.exists(path := segment.paths[3])]
-    paths += snapshots
+    paths += [path for segment in segments if names and local.disk.exists(path := segment.paths[3])]
+    paths += [path for offset, path in opened.producers.snapshots.items() if offset >= opened.recovery_point]
     if FileKind.PARTITION_METADATA.value in names:
         metadata = join_path(local.directory, FileKind.PARTITION_METADATA.value)
         paths.append(metadata)

@@ -125,9 +125,11 @@ class SegmentAppender:
             (FileKind.INDEX, rules.max_index_entries * OFFSET_INDEX_ENTRY.size),
             (FileKind.TIME_INDEX, (rules.max_time_entries + 1) * TIME_INDEX_ENTRY.size),
         ):
-            path = self.segment.path(kind)
-            self._disk.append(path, b"")
-            self._disk.truncate(path, size_bytes)
+            file = self._disk.open_log_file(self.segment.path(kind), create=True)
+            try:
+                file.truncate(size_bytes)
+            finally:
+                file.close()
         self.is_preallocated = True
 
     # ------------------------------------------------------------------------------------------------------ appending

@@ -357,10 +357,13 @@ class OsDisk:
     def make_directory(self, path: str) -> None:
         """Create a directory with its parents, if it does not exist."""
         try:
-            with suppress(FileNotFoundError, FileExistsError):
+            try:
                 os.mkdir(path)  # most often its parent exists
-                return
-            os.makedirs(path, exist_ok=True)
+            except FileExistsError:
+                if not os.path.isdir(path):
+                    raise
+            except FileNotFoundError:
+                os.makedirs(path, exist_ok=True)
         except PermissionError as error:
             raise _explained(error, "write to") from None
 

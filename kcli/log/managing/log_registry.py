@@ -51,7 +51,7 @@ from kcli.format.kafka_uuid import UUID_BYTES, Uuid
 from kcli.format.metadata_files import PartitionMetadata, encode_partition_metadata
 from kcli.format.primitives import TopicPartition
 from kcli.log.disk.deletion_queue import NEVER_MS, DeletionQueue
-from kcli.log.disk.flush_request import FlushGroup, FlushRequest, FlushSequence, begin_flushes, replace_file, write_unflushed
+from kcli.log.disk.flush_request import FlushGroup, FlushRequest, FlushSequence, begin_flushes, replace_file
 from kcli.log.disk.port import Disk, LogDisk, join_path, parent_path
 from kcli.log.errors import AllLogDirsOfflineError, KafkaStorageError, LogDirNotFoundError
 from kcli.log.file_cache import FileCache
@@ -293,9 +293,10 @@ class LogRegistry:
         directory = join_path(log_dir.path, name)
         metadata = join_path(directory, FileKind.PARTITION_METADATA.value)
         self.disk.make_directory(directory)
-        if not self.disk.exists(metadata):
-            write_unflushed(self.disk, metadata, encode_partition_metadata(PartitionMetadata(0, topic_id)))
-        log = finish(self.open_log(directory, key, topic_id, config, now_ms))
+        names = self.disk.list_directory(directory)
+        if FileKind.PARTITION_METADATA.value not in names:
+            self.disk.append(metadata, encode_partition_metadata(PartitionMetadata(0, topic_id)))
+        log = finish(self.open_log(directory, key, topic_id, config, now_ms, names=names))
         log.add_unflushed((metadata, directory, log_dir.path))
         self.flush_log(log)
         return log
@@ -313,6 +314,7 @@ class LogRegistry:
         log_start_offset: int = 0,
         high_watermark: int = 0,
         journal: LoadJournal | None = None,
+        names: list[str] | None = None,
     ) -> Slices[UnifiedLog]:
         """Open the log in a partition's directory; see kcli.log.log_opener.open_in_slices."""
         wall_ms = self.wall.at(now_ms)
@@ -330,6 +332,7 @@ class LogRegistry:
             topic_id=topic_id,
             rng=self._rng,
             journal=journal,
+            names=names,
         )
         log.begin_flush_interval(now_ms)
         log.producers.remove_expired(wall_ms, self.settings.producer_id_expiration_ms)
