@@ -12,10 +12,13 @@
     check                     when               what must hold
     ------------------------  -----------------  --------------------------------------------------------------------------
     one leader an epoch       after each event   no two nodes lead one epoch of the quorum
+    one vote an epoch         after each event   a voter's quorum-state has one candidate in an epoch, also after its restarts
     equal commits             after each event   what a node takes for committed has the same bytes on every node, for ever
     no step back              after each event   the high watermark of a process does not fall
-    equal images              now and then       nodes that have applied the metadata up to one offset have the same image:
-                                                 brokers' images, too, and those that began with a snapshot
+    snapshots                 after each event   a new snapshot of a node makes the same image as the log up to its end
+    equal images              now and then       a node that has applied the metadata up to an offset has the image that the
+                                                 committed records make: controllers, brokers, those that began with a snapshot
+    fences                    now and then       a broker that cannot reach the active controller is fenced after its session
     records                   by the clients     as with one node (kcli.simulator.partition_ledger): acknowledged records are
                                                  there, unchanged, once, in order, after every start of their machine
     topics, configurations    by the client      what was answered stays, also over elections (kcli.simulator.administrator)
@@ -50,10 +53,13 @@ from kcli.log.disk.port import parent_path
 from kcli.log.wall_time import WallTime
 from kcli.network.events import PeerAddress
 from kcli.protocol.apis import API_KEYS
+from kcli.server.controller.controller_server import ControllerServer
 from kcli.server.controller.formatting import FormatPlan, format_directories
 from kcli.server.features import DEFAULT_METADATA_VERSION, METADATA_VERSION, initial_features
 from kcli.server.node import Node
 from kcli.server.raft.kafka_raft_client import KafkaRaftClient
+from kcli.server.raft.messages import ReplicaKey, SnapshotId
+from kcli.server.raft.metadata_batches import MetadataBatch
 from kcli.simulator.chaos import Chaos
 from kcli.simulator.checkers import DiskChecker
 from kcli.simulator.client import Task
@@ -83,6 +89,8 @@ STOP_TIMEOUT_MS = 330_000
 MAX_PARTITIONED_MS = 8000
 MAX_PAUSE_MS = 6000
 IMAGES_EACH_STEPS = 100
+# A heartbeat that was sent before may still arrive, and the controller checks the sessions now and then.
+LATE_FENCE_MS = 2500
 # The levels of metadata.version that a cluster begins with (4.0 to 4.3).
 FIRST_LEVELS = (25, 26, DEFAULT_METADATA_VERSION)
 OPERATOR_PAUSES_MS = (3000, 15_000)
@@ -141,8 +149,8 @@ def node_settings(layout: Layout, node_id: int, is_dynamic: bool, rng: Random) -
         "metadata.max.retention.bytes": rng.choice((1000, 104_857_600)),
         "kcli.quorum.elect.at.once": rng.choice(("true", "false")),
         "default.replication.factor": 1,
-        # With a majority of the controllers gone, a controlled shutdown waits for five minutes, which is many events.
-        "controlled.shutdown.enable": rng.choice(("true", "false", "false")) if node_id in layout.controllers else "true",
+        # At the end most controllers are gone, and a controlled shutdown waits for five minutes: thousands of events.
+        "controlled.shutdown.enable": rng.choice(("true",) + 11 * ("false",)) if node_id in layout.controllers else "true",
     }
 
 
@@ -151,8 +159,13 @@ class ClusterChecks:
 
     def __init__(self) -> None:
         self._leaders: dict[int, int] = {}  # by epoch
+        self._votes: dict[tuple[int, ReplicaKey], int] = {}  # by epoch and voter: the candidate
         self._committed: dict[int, tuple[int, int]] = {}  # base offset of a batch -> next offset, CRC of its bytes
         self._seen: dict[int, tuple[KafkaRaftClient, int]] = {}  # by node id: the process, its high watermark
+        self._image = MetadataImage()  # of all that is committed
+        self._image_end = 0
+        self._facts: dict[int, dict[str, object]] = {}  # of the image by the offset below which it has everything
+        self._snapshots: dict[ReplicaKey, SnapshotId | None] = {}  # by metadata directory: the last one that was checked
         self.snapshots = 0  # that replaced the log of a running node
 
     def elections(self) -> int:
@@ -162,8 +175,11 @@ class ClusterChecks:
     def check(self, node: Node) -> None:
         """Check the state of the quorum at a node after an event. Raises SimulationFailure."""
         raft = node.quorum.client
-        if raft.core.quorum.is_leader and self._leaders.setdefault(raft.epoch, node.node_id) != node.node_id:
+        quorum = raft.core.quorum
+        if quorum.is_leader and self._leaders.setdefault(raft.epoch, node.node_id) != node.node_id:
             raise SimulationFailure(f"nodes {self._leaders[raft.epoch]} and {node.node_id} lead epoch {raft.epoch}")
+        if quorum.voted is not None and raft.core.is_election_stored:
+            self.check_vote(quorum.epoch, raft.core.config.local, quorum.voted)
         offset = raft.core.high_watermark
         process, earlier = self._seen.get(node.node_id, (raft, -1))
         if process is not raft:
@@ -174,6 +190,17 @@ class ClusterChecks:
             self.snapshots += 0 < earlier < raft.log.start_offset
             self._compare(node.node_id, raft, max(earlier, raft.log.start_offset), offset)
         self._seen[node.node_id] = raft, offset
+        if raft.log.latest_snapshot != self._snapshots.get(raft.core.config.local):
+            self._snapshots[raft.core.config.local] = raft.log.latest_snapshot
+            self._check_snapshot(node.node_id, raft)
+
+    def check_vote(self, epoch: int, voter: ReplicaKey, candidate: ReplicaKey) -> None:
+        """Check a vote in the quorum-state of a voter. Raises SimulationFailure."""
+        earlier = self._votes.setdefault((epoch, voter), candidate.node_id)
+        if earlier != candidate.node_id:
+            raise SimulationFailure(
+                f"node {voter.node_id} votes for node {candidate.node_id} in epoch {epoch}, after node {earlier}"
+            )
 
     def _compare(self, node_id: int, raft: KafkaRaftClient, start: int, end: int) -> None:
         """Compare what a node has committed with what was committed before."""
@@ -184,11 +211,42 @@ class ClusterChecks:
                 raise SimulationFailure(f"node {node_id} commits up to {end}, but its log has nothing from {start} on")
             for batch in batches:
                 if batch.base_offset >= end:
-                    return
+                    start = end
+                    break
                 found = batch.next_offset, zlib.crc32(data[batch.end_position - batch.size_bytes : batch.end_position])
                 if self._committed.setdefault(batch.base_offset, found) != found:
                     raise SimulationFailure(f"node {node_id} has other bytes at the committed offset {batch.base_offset}")
                 start = batch.next_offset
+        if raft.log.start_offset <= self._image_end < end:
+            for one in raft.log.batches(self._image_end, end):
+                self._apply(one)
+
+    def _apply(self, batch: MetadataBatch) -> None:
+        for record in batch.records:
+            self._image.apply(record)
+        self._image_end = batch.last_offset + 1
+        self._facts[self._image_end] = image_facts(self._image)
+
+    def _check_snapshot(self, node_id: int, raft: KafkaRaftClient) -> None:
+        """Compare the image of a node's newest snapshot with that of the log up to its end."""
+        snapshot = raft.log.latest_snapshot
+        if snapshot is None or snapshot.end_offset == 0:
+            return
+        image = MetadataImage()
+        for batch in raft.log.snapshot_batches(snapshot):
+            for record in batch.records:
+                image.apply(record)
+        self.check_image(f"the snapshot of node {node_id}", snapshot.end_offset, image)
+
+    def check_image(self, whose: str, offset: int, image: MetadataImage) -> None:
+        """Compare an image with what the records below an offset make. Raises SimulationFailure."""
+        facts = image_facts(image)
+        known = self._facts.setdefault(offset, facts)
+        if facts != known:
+            names = [name for name in facts if facts[name] != known[name]]
+            raise SimulationFailure(
+                f"{whose} has applied the metadata up to {offset}, but its {', '.join(names)} are not what the records make"
+            )
 
 
 def applied_image(node: Node) -> Iterator[tuple[int, MetadataImage]]:
@@ -203,10 +261,21 @@ def applied_image(node: Node) -> Iterator[tuple[int, MetadataImage]]:
 
 
 def image_facts(image: MetadataImage) -> dict[str, object]:
-    """Return what an image says, comparable and readable."""
-    facts: dict[str, object] = {name: getattr(image, name) for name in MetadataImage.map_names()}
-    facts["topics"] = {str(one.topic_id): (one.name, one.partitions) for one in image.topics.values()}
+    """Return what an image says now, comparable and readable."""
+    facts: dict[str, object] = {name: dict(getattr(image, name)) for name in MetadataImage.map_names()}
+    facts["topics"] = {str(one.topic_id): (one.name, dict(one.partitions)) for one in image.topics.values()}
     return facts | {"next_producer_id": image.next_producer_id}
+
+
+def _controller_of(node: NodeProcess | None) -> ControllerServer | None:
+    found = node.controller if isinstance(node, Node) else None
+    return found if isinstance(found, ControllerServer) else None
+
+
+def _is_active(machine: Machine) -> bool:
+    """Return whether a machine has the active controller, and is not paused."""
+    controller = _controller_of(machine.node)
+    return controller is not None and controller.controller.is_active and not machine.is_paused
 
 
 _Result = TypeVar("_Result")
@@ -336,6 +405,8 @@ class ClusterSimulation:
         self.trace = Trace(lambda: self.virtual_time.now_ms, write)
         self.network = Network(self.virtual_time, self._rng("network"), self._network_conditions())
         self.checks = ClusterChecks()
+        self._active: NodeProcess | None = None  # the process of the active controller, if that runs
+        self._silent_ms: dict[int, int] = {}  # by broker: since when it cannot reach that
         self._homes: dict[PartitionLedger, int] = {}
         self._new_disks = self._rng("new disks")
         self._makers = {node_id: self._maker(node_id) for node_id in self.layout.nodes}
@@ -491,24 +562,50 @@ class ClusterSimulation:
         nodes = [machine.node for machine in self.machines.values() if isinstance(machine.node, Node)]
         for node in nodes:
             self.checks.check(node)
+        self._note_silence()
         if step % IMAGES_EACH_STEPS == 0:
             self._compare_images(nodes)
+            self._check_fences()
         return not is_over
 
     def _compare_images(self, nodes: list[Node]) -> int:
-        """Compare the images of nodes that have applied the same records; return how many different offsets there are."""
-        images: dict[int, tuple[int, dict[str, object]]] = {}
+        """Check the images of all nodes; return how many different offsets they have."""
+        offsets = set()
         for node in nodes:
             for offset, image in applied_image(node):
-                facts = image_facts(image)
-                other, known = images.setdefault(offset, (node.node_id, facts))
-                if facts != known:
-                    names = [name for name in facts if facts[name] != known[name]]
-                    raise SimulationFailure(
-                        f"nodes {other} and {node.node_id} have applied the metadata up to {offset}, but their "
-                        f"{', '.join(names)} differ"
-                    )
-        return len(images)
+                self.checks.check_image(f"node {node.node_id}", offset, image)
+                offsets.add(offset)
+        return len(offsets)
+
+    def _note_silence(self) -> None:
+        """Note since when each broker cannot reach the active controller, and since when that has been active."""
+        now_ms = self.virtual_time.now_ms
+        leader = next((one for one in self.machines.values() if _is_active(one)), None)
+        if leader is None or leader.node is not self._active:
+            self._active, self._silent_ms = None if leader is None else leader.node, {}
+        if leader is None:
+            return
+        for node_id in self.layout.brokers:
+            machine = self.machines[node_id]
+            is_silent = not machine.is_up or machine.is_paused or self.network.is_partitioned(node_id, leader.machine_id)
+            if is_silent and machine is not leader:
+                self._silent_ms.setdefault(node_id, now_ms)
+            else:
+                self._silent_ms.pop(node_id, None)
+
+    def _check_fences(self) -> None:
+        """Check that no broker is silent for longer than its session and not fenced. Raises SimulationFailure."""
+        active = _controller_of(self._active)
+        if active is None:
+            return
+        state = active.state
+        for node_id, since_ms in self._silent_ms.items():
+            broker, silent_ms = state.image.brokers.get(node_id), self.virtual_time.now_ms - since_ms
+            if broker is not None and not broker.is_fenced and silent_ms > state.session_timeout_ms + LATE_FENCE_MS:
+                raise SimulationFailure(
+                    f"fences: broker {node_id} has not reached the active controller for {silent_ms} ms, and is not fenced "
+                    f"after a session of {state.session_timeout_ms} ms"
+                )
 
     def _break_ways(self) -> Task[None]:
         """Cut machines off from one another, slow their ways, and let them pause, until the simulation ends."""

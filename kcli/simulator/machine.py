@@ -173,6 +173,11 @@ class Machine:
         """True if a node is running."""
         return self.node is not None
 
+    @property
+    def is_paused(self) -> bool:
+        """True if nothing happens in the process."""
+        return self._paused is not None
+
     def start(self) -> None:
         """Start a process, which may die during its start. Raises every other exception of the node."""
         self.start_count += 1

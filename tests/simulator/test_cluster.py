@@ -20,8 +20,11 @@ from kcli.client.admin.driver import AdminCore
 from kcli.client.admin.topics import NewTopic, create_topics
 from kcli.client.client_config import ClientConfig
 from kcli.client.errors import ClientError
+from kcli.format.kafka_uuid import Uuid
 from kcli.server.node import Node
-from kcli.simulator.cluster import LAYOUTS, ClusterSimulation
+from kcli.server.raft.messages import ReplicaKey
+from kcli.simulator.cluster import LAYOUTS, ClusterChecks, ClusterSimulation
+from kcli.simulator.partition_ledger import SimulationFailure
 
 sys.path.insert(0, str(Path(__file__).parent))
 from wrong_clusters import CLUSTERS
@@ -61,6 +64,16 @@ def test_a_request_to_a_paused_controller_is_answered_by_the_next_one() -> None:
     leader.pause()
     assert create("second") < 10_000
     leader.resume()
+
+
+def test_a_vote_given_twice_is_reported() -> None:
+    """By the check of whole nodes; the simulator of quorums has a core that does so. Another disk is another voter."""
+    checks, voter = ClusterChecks(), ReplicaKey(1, Uuid(bytes(15) + b"\1"))
+    for epoch, candidate in ((3, 2), (3, 2), (4, 3)):
+        checks.check_vote(epoch, voter, ReplicaKey(candidate))
+    checks.check_vote(3, ReplicaKey(1, Uuid(bytes(15) + b"\2")), ReplicaKey(3))
+    with pytest.raises(SimulationFailure, match="node 1 votes for node 3 in epoch 3, after node 2"):
+        checks.check_vote(3, voter, ReplicaKey(3))
 
 
 @pytest.mark.ci

@@ -10,7 +10,9 @@ from typing import Any
 from built_in_faults import Fault, FaultList, SmallWorld, patched
 
 from kcli.server.broker.metadata_publisher import MetadataPublisher
+from kcli.server.controller.cluster_control_manager import ClusterControlManager
 from kcli.server.controller.controller_state import ControllerState
+from kcli.server.raft import snapshot_generator
 from kcli.server.raft.kafka_raft_client import KafkaRaftClient
 from kcli.server.raft.metadata_log import MetadataLog
 from kcli.simulator.cluster import ClusterSimulation
@@ -69,18 +71,33 @@ def forgets_topics(real: Any) -> Any:
     return apply
 
 
+def fences_no_silent_broker(real: Any) -> Any:
+    return lambda self, now_ms: None
+
+
+def skips_configurations(real: Any) -> Any:
+    """A snapshot lacks the configurations."""
+    return lambda image: (record for record in real(image) if record.STRUCT.name != "ConfigRecord")
+
+
 FAULTS = {
     "keeps what was not committed": Fault(
-        patched(SpeculativeState, "roll_back", keeps_what_is_not_committed), ".*have applied the metadata|StateError"
+        patched(SpeculativeState, "roll_back", keeps_what_is_not_committed), ".*has applied the metadata|StateError"
     ),
     "makes snapshots of what is not committed": Fault(
-        patched(ControllerState, "committed_image", takes_all_for_committed), ".*have applied the metadata"
+        patched(ControllerState, "committed_image", takes_all_for_committed), ".*has applied the metadata"
     ),
     "truncates nothing": Fault(patched(MetadataLog, "truncate_to", truncates_nothing)),
     "does not flush the metadata log": Fault(patched(KafkaRaftClient, "_begin_flush", flushes_nothing)),
     "keeps its image when a snapshot comes": Fault(patched(MetadataPublisher, "_load", misses_the_changes_of_a_snapshot)),
+    "does not fence a silent broker": Fault(
+        patched(ClusterControlManager, "stale_broker", fences_no_silent_broker), "fences: broker"
+    ),
+    "makes snapshots without configurations": Fault(
+        patched(snapshot_generator, "image_records", skips_configurations), "the snapshot of node"
+    ),
     "skips the last record of a batch": Fault(
-        patched(MetadataPublisher, "apply", forgets_topics), ".*have applied the metadata"
+        patched(MetadataPublisher, "apply", forgets_topics), ".*has applied the metadata"
     ),
 }
 
