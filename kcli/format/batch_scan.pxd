@@ -55,6 +55,11 @@ cpdef Py_ssize_t match_offset_index(
     batches, Py_ssize_t index, Py_ssize_t count, const int[::1] relative_offsets, const int[::1] positions,
     Py_ssize_t slot, long long base_offset, long long[::1] scratch) except? -9
 
+@cython.locals(slots=Py_ssize_t, at=Py_ssize_t, behind=Py_ssize_t, offset=cython.longlong, last=cython.longlong)
+cpdef Py_ssize_t match_headers(
+    const unsigned char[::1] buffer, Py_ssize_t start, Py_ssize_t filled, long long file_position,
+    const int[::1] relative_offsets, const int[::1] positions, Py_ssize_t slot, long long base_offset) except? -9
+
 @cython.locals(
     base_offsets=cython.longlong[::1], last_offsets=cython.longlong[::1], max_timestamps=cython.longlong[::1],
     slots=Py_ssize_t, target=cython.longlong, largest=cython.longlong, timestamp=cython.longlong,

@@ -17,6 +17,7 @@ check:
     -------------------  ---------------------------------------------------------------------------------------------
     next_notable         offsets, leader epoch and some producer's sequence are continued, and no offset is missing
     match_offset_index   the entries of a `.index` name a batch's position and last offset
+    match_headers        the same by the bytes of a segment, and for entries of several batches
     match_time_index     the entries of a `.timeindex` name a batch's largest timestamp
 
 This one source runs two ways, as kcli.format.record_scan does; its C types are in batch_scan.pxd.
@@ -413,6 +414,36 @@ def match_offset_index(
             break
         slot += 1
     scratch[0] = index
+    return slot
+
+
+def match_headers(
+    buffer: Buffer,
+    start: int,
+    filled: int,
+    file_position: int,
+    relative_offsets: array,  # type: ignore[type-arg]
+    positions: array,  # type: ignore[type-arg]
+    slot: int,
+    base_offset: int,
+) -> int:
+    """Pass over the entries of a `.index`, from `slot` on, that the headers at their bytes bear out; return the next slot.
+
+    buffer[start:filled] are bytes of the segment from `file_position` on. A header of magic 2 bears an entry out if it has the
+    last offset, or a lower one and the batch behind does not begin above the entry: that is one of several batches.
+    """
+    slots = len(positions)
+    while slot < slots:
+        at = start + positions[slot] - file_position
+        if at + 61 > filled:
+            break
+        offset = base_offset + relative_offsets[slot]
+        last = batch_header.read_int64(buffer, at) + batch_header.read_int32(buffer, at + 23)
+        if last != offset:
+            behind = at + 12 + batch_header.read_int32(buffer, at + 8)
+            if last > offset or behind < at + 61 or behind + 8 > filled or batch_header.read_int64(buffer, behind) > offset:
+                break
+        slot += 1
     return slot
 
 

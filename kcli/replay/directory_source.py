@@ -582,7 +582,7 @@ class DirectoryStream:
         if maker.budget.is_spent():
             return
         floor = 0
-        with SegmentReader(self._source.disk, segment.log, doubts_last=True) as reader:
+        with SegmentReader(self._source.disk, segment.log, doubts_offsets=True) as reader:
             while True:
                 began = position
                 position = yield from self._join_runs(reader, position, end_offset, maker)
@@ -672,11 +672,11 @@ class DirectoryStream:
         self, reader: SegmentReader, position: int, end_offset: int | None, maker: BatchMaker
     ) -> Generator[OutgoingBatch, None, int]:
         """Join the plain batches from byte `position` on; return the position of the first other one."""
-        is_fresh, doubt = False, reader.last_contradiction()
+        is_fresh = False
         while True:
             buffer, index, filled = reader.buffered(position, fresh=is_fresh)
-            if doubt is not None:
-                filled = min(filled, index + max(doubt.position - position, 0))
+            doubt = reader.contradiction_in(buffer, index, filled, position)
+            filled = filled if doubt is None else index + doubt.position - position
             first_offset = 0 if self._has_read_new else self._from_offset
             passed, made = maker.join_run(buffer, index, filled, first_offset, end_offset)
             self._has_read_new |= passed > index

@@ -125,7 +125,7 @@ class SpanReader(RangeReader):
     def __init__(self, disk: Disk, part: SegmentRange, options: ReadOptions, report: Report, scanner: RecordScanner) -> None:
         super().__init__(disk, part, options, report, scanner)
         self._walk = ColumnarReader(
-            disk, part.file, start=part.position, end=part.end_position, buffer_bytes=BUFFER_BYTES, doubts_last=True
+            disk, part.file, start=part.position, end=part.end_position, buffer_bytes=BUFFER_BYTES, doubts_offsets=True
         )
         self._excluded = CONTROL_FLAG if part.transactions is None else CONTROL_FLAG | TRANSACTIONAL_FLAG
         self._has_fault = False  # since the last sound batch

@@ -72,7 +72,7 @@ class RangeReader:
 
     def batches_and_faults(self) -> Iterator[LogBatch | CorruptRange]:
         """Yield the batches with wanted offsets and the faults, in the order of the file. Raises OSError as the disk does."""
-        with SegmentReader(self.disk, self.part.file, end=self.part.end_position, doubts_last=True) as reader:
+        with SegmentReader(self.disk, self.part.file, end=self.part.end_position, doubts_offsets=True) as reader:
             for found in reader.batches(self.part.position):
                 fault = self.damage_fault(found) if isinstance(found, Damage) else self.batch_fault(found, reader)
                 if fault is not None:

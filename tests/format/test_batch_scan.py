@@ -189,6 +189,29 @@ def test_both_ways_match_indexes_alike(rows: list[tuple[int, ...]], keys: list[i
     assert results[0] == results[1]
 
 
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=6), st.lists(st.integers(-3, 9), max_size=6))
+@settings(max_examples=300, deadline=None)
+def test_both_ways_match_headers_alike(batches: list[tuple[int, int]], shifts: list[int]) -> None:
+    """An entry is passed over if it names its batch, or one behind that does not begin above it; both ways stop there alike."""
+    data, places, offset = bytearray(), list[tuple[int, int, int]](), 0
+    for gap, delta in batches:
+        offset += gap
+        places.append((len(data), offset, offset + delta))
+        data += NewRecordBatch(offset, delta, 0, 0, delta + 1, b"").encode()
+        offset += delta + 1
+    entries = [(last + shift, at) for (at, _, last), shift in zip(places, shifts, strict=False)]
+    bases = [base for _, base, _ in places]
+    wrong = (
+        slot
+        for slot, (named, _) in enumerate(entries)
+        if named != places[slot][2] and (named < places[slot][2] or slot + 1 == len(bases) or bases[slot + 1] > named)
+    )
+    expected = next(wrong, len(entries))
+    columns = array("i", [named for named, _ in entries]), array("i", [at + 7 for _, at in entries])
+    for scanner, _ in WAYS.values():
+        assert scanner.match_headers(b"-" + data, 1, len(data) + 1, 7, *columns, 0, 0) == expected
+
+
 @given(st.lists(st.tuples(small, small), max_size=8), small)
 @settings(max_examples=200, deadline=None)
 def test_a_summary_is_what_python_says(rows: list[tuple[int, int]], previous: int) -> None:

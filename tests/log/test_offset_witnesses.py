@@ -7,19 +7,25 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kcli.commands.app import main
-from kcli.format.index_entries import OffsetIndex
+from kcli.format.index_entries import OffsetIndex, OffsetIndexEntry, TimeIndex, TimeIndexEntry
+from kcli.format.primitives import INT64_MAX
+from kcli.inspect.repairing.salvage import LogSalvager, SegmentSalvage
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.files.log_directory import Segment, read_log_directory, read_partition
 from kcli.log.reading.columnar_reader import BatchRows, ColumnarReader
+from kcli.log.reading.index_positions import IndexPositions
 from kcli.log.reading.offset_lookup import OffsetLookup
-from kcli.log.reading.offset_witnesses import contradictions
+from kcli.log.reading.offset_witnesses import OffsetWitnesses
 from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 from tests.conftest import every_log_set
-from tests.log_builder import PartitionBuilder
+from tests.log_builder import BASE_TIMESTAMP, PartitionBuilder
 
 BATCHES = 12  # of five records each
 
@@ -43,9 +49,9 @@ def move(path: Path, position: int, base_offset: int) -> None:
 
 def contradicted(segment: Segment) -> list[int]:
     """The bytes of the batches that are contradicted, by each reader."""
-    with SegmentReader(OsDisk(), segment.log, doubts_last=True) as reader:
+    with SegmentReader(OsDisk(), segment.log, doubts_offsets=True) as reader:
         found = [one.position for one in reader.batches() if isinstance(one, LogBatch) and one.contradiction is not None]
-    columns = ColumnarReader(OsDisk(), segment.log, doubts_last=True)
+    columns = ColumnarReader(OsDisk(), segment.log, doubts_offsets=True)
     rows = [step.batch for step in columns.steps() if isinstance(step, BatchRows)]
     columns.close()
     assert [one.position for one in rows if isinstance(one, LogBatch) and one.contradiction is not None] == found
@@ -97,9 +103,10 @@ def test_sound_logs_are_not_contradicted() -> None:
     for log_set in every_log_set():
         for partition in read_log_directory(disk, str(log_set.data)).partitions:
             for segment in partition.segments:
-                with SegmentReader(disk, segment.log, doubts_last=True) as reader:
+                with SegmentReader(disk, segment.log, doubts_offsets=True) as reader:
                     assert reader.last_contradiction() is None, segment.log
-                    assert list(contradictions(disk, segment.log, reader.file)) == []
+                    assert [one for one in reader.batches() if isinstance(one, LogBatch) and one.contradiction] == []
+                    assert list(OffsetWitnesses(reader.file, IndexPositions(disk, segment.log)).all()) == []
                 seen += 1
     assert seen
 
@@ -118,19 +125,140 @@ def test_each_command_names_the_contradiction(tmp_path: Path, capfd: pytest.Capt
     assert f"DAMAGED at bytes [{last}, {len(log.log)}) (bad-offsets): the batch states" in capfd.readouterr().out
 
 
-def test_an_index_contradicts_a_batch_of_a_cleaned_log(tmp_path: Path) -> None:
-    """Compaction writes the indexes anew: it must not destroy what contradicts a header."""
-    log = PartitionBuilder(tmp_path / "t-0")
-    places = []
+def build_cleaned(directory: Path, gap: int = 40, every: int = 2) -> tuple[PartitionBuilder, list[tuple[int, int]]]:
+    """Twelve batches of three records, each second one with an entry in .index -> their offsets and bytes.
+
+    A gap is behind each second batch, or behind each one.
+    """
+    log, places = PartitionBuilder(directory), []
     for number in range(BATCHES):
         places.append((log.offset, len(log.log)))
-        log.append([(b"k%d" % number, b"v")])
-        log.offset += 40 * (number % 2)
+        log.append([(b"k%d" % number, b"v")] * 3)
+        log.offset += gap * (number % every == every - 1)
     log.flush()
-    path, (offset, position) = log.path(".log"), places[5]
-    assert offset in [entry.offset for entry in OffsetIndex.decode(log.path(".index").read_bytes(), 0).entries()]
-    file = OsDisk().open_file(str(path))
-    assert list(contradictions(OsDisk(), str(path), file)) == []
-    move(path, position, offset + 8)
-    assert [one.position for one in contradictions(OsDisk(), str(path), file)] == [position]
+    return log, places
+
+
+def all_contradicted(segment: Segment) -> list[int]:
+    """The bytes of the batches that are contradicted, by each reader and for `compact`."""
+    found = contradicted(segment)
+    file = OsDisk().open_file(segment.log)
+    assert [one.position for one in OffsetWitnesses(file, IndexPositions(OsDisk(), segment.log)).all()] == found
     file.close()
+    return found
+
+
+@pytest.mark.parametrize("shift", [8, 16, 32, -1, -4, -16])
+def test_an_index_contradicts_a_batch_between_gaps(tmp_path: Path, shift: int) -> None:
+    """Readers gave its records out at wrong offsets, and repair and compaction wrote a new index from the wrong header."""
+    log, places = build_cleaned(tmp_path / "t-0", every=1 if shift < 0 else 2)
+    segment = read_partition(OsDisk(), str(tmp_path / "t-0")).segments[0]
+    assert all_contradicted(segment) == []
+    offset, position = places[5]
+    move(log.path(".log"), position, offset + shift)
+    assert all_contradicted(segment) == [position]
+    assert repaired(segment)[1] == {position: offset}
+
+
+def repaired(segment: Segment) -> tuple[SegmentSalvage, dict[int, int]]:
+    """What a repair does with a segment alone, and the base offsets that it corrects, by byte."""
+    salvage = LogSalvager(OsDisk()).salvage(segment.log, segment.base_offset, segment.base_offset, INT64_MAX)
+    return salvage, {fix.position: int.from_bytes(fix.data, "big") for fix in salvage.fixes}
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    row=st.sampled_from([3, 5, 7, 9]),
+    bit=st.integers(0, 9),
+    gap=st.sampled_from([5, 40, 600]),
+    every=st.sampled_from([1, 2]),
+    place=st.sampled_from(["header", "index"]),
+)
+def test_readers_and_repair_explain_alike(row: int, bit: int, gap: int, every: int, place: str) -> None:
+    """A batch between gaps is damage for the readers if, and only if, a repair moves it: they judge by the same costs.
+
+    A wrong bit in the header is corrected, or another explanation costs the same and is named; none of the shifts fills a gap.
+    """
+    with TemporaryDirectory() as directory:
+        log, places = build_cleaned(Path(directory) / "t-0", gap, every)
+        segment = read_partition(OsDisk(), str(Path(directory) / "t-0")).segments[0]
+        offset, position = places[row]
+        if place == "header":
+            move(log.path(".log"), position, offset ^ 1 << bit)
+        else:
+            data = log.path(".index").read_bytes()
+            wrong = struct.pack(">ii", (offset + 2) ^ 1 << bit, position)
+            log.path(".index").write_bytes(data.replace(struct.pack(">ii", offset + 2, position), wrong))
+        stated = offset ^ 1 << bit if place == "header" else offset
+        salvage, fixes = repaired(segment)
+        assert set(fixes) <= {position}
+        assert all_contradicted(segment) == [*fixes]
+        if place == "header":
+            assert fixes == {position: offset} or salvage.alternatives or stated < places[row - 1][0] + 3, salvage
+        else:
+            assert not fixes or salvage.alternatives, salvage
+
+
+def test_a_tie_goes_to_the_index_and_is_named(tmp_path: Path) -> None:
+    """A wrong byte of a header can cost as much as a wrong bit of the entry: no index is rebuilt from what it contradicts."""
+    log, places = build_cleaned(tmp_path / "t-0")
+    offset, position = places[5]
+    move(log.path(".log"), position, offset + 8)
+    segment = read_partition(OsDisk(), str(tmp_path / "t-0")).segments[0]
+    salvage, fixes = repaired(segment)
+    assert fixes == {position: offset}
+    assert [one.message for one in salvage.alternatives] == [
+        f"another explanation costs the same: the batch at byte {position} has base offset {offset + 8}"
+    ]
+
+
+def test_a_timestamp_decides_between_header_and_index(tmp_path: Path) -> None:
+    """Both are wrong by one bit for the other; the entry of .timeindex is the third witness, for readers and repair."""
+    log, places = build_cleaned(tmp_path / "t-0")
+    offset, position = places[5]
+    times = TimeIndex.decode(log.path(".timeindex").read_bytes(), 0)
+    stamp = BASE_TIMESTAMP + 10 * (offset + 2)
+    segment = read_partition(OsDisk(), str(tmp_path / "t-0")).segments[0]
+    data = log.path(".index").read_bytes()
+    wrong = struct.pack(">ii", offset + 2 + 8, position)
+    log.path(".index").write_bytes(data.replace(struct.pack(">ii", offset + 2, position), wrong))
+    assert all_contradicted(segment) == [*repaired(segment)[1]]
+    entries = [*times.entries()]
+    entries.insert(3, TimeIndexEntry(stamp, offset + 2))
+    log.path(".timeindex").write_bytes(TimeIndex.of(0, entries).encode())
+    assert all_contradicted(segment) == [*repaired(segment)[1]] == []
+
+
+def test_each_command_names_a_contradicted_batch_between_gaps(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """They showed its records at the offsets of nothing, and exit code 0."""
+    log, places = build_cleaned(tmp_path / "t-0")
+    offset, position = places[5]
+    move(log.path(".log"), position, offset + 32)
+    sentence = f"byte {position}: the batch states offsets {offset + 32} to {offset + 34}, but the entry of {0:020d}.index"
+    for words in (["dump-log", "--output", "csv"], ["replay", "--dry-run"], ["compact", "--any-policy"]):
+        assert main([*words, str(tmp_path / "t-0")]) == 1, words
+        printed = capfd.readouterr()
+        assert sentence in printed.err + printed.out, (words, printed)
+        assert f"{offset + 32}," not in printed.out, words
+    assert main(["verify", "--repair", "--apply", str(tmp_path / "t-0")]) == 0
+    capfd.readouterr()
+    assert main(["dump-log", "--output", "csv", str(tmp_path / "t-0")]) == 0
+    assert f",{offset + 2}," in capfd.readouterr().out
+
+
+def test_a_part_of_an_index_is_found_in_the_file(tmp_path: Path) -> None:
+    """Without reading it all: the entries of any part of a segment are those of the whole index, zeros after them or not."""
+    path = tmp_path / f"{7:020d}.log"
+    path.write_bytes(b"")
+    entries = [OffsetIndexEntry(8 + 3 * number, 100 + 10 * number) for number in range(3000)]
+    asked = [(0, 0, 1), (100, 105, 1), (101, 300, 2), (12_000, 12_001, 1), (29_000, 60_000, 1), (90_000, 90_000, 2)]
+    for zeros in (0, 8 * 40, 8 * 9000):
+        path.with_suffix(".index").write_bytes(OffsetIndex.of(7, entries).encode() + bytes(zeros))
+        parts = IndexPositions(OsDisk(), str(path))
+        for position, end, before in asked:
+            index = parts.near(position, end, before)
+            found = list(map(index.entry, range(len(index))))
+            below = [entry for entry in entries if entry.position < position][-before:]
+            assert {*below, *(entry for entry in entries if position <= entry.position <= end)} <= {*found}
+            start = entries.index(found[0])
+            assert found == entries[start : start + len(found)]

@@ -33,7 +33,8 @@ from kcli.log.files.log_directory import read_partition
 from kcli.log.loading.recovering_segment import LogRefusedError
 from kcli.log.log_opener import open_log
 from kcli.log.reading.header_reader import HeaderReader
-from kcli.log.reading.offset_witnesses import contradictions
+from kcli.log.reading.index_positions import IndexPositions
+from kcli.log.reading.offset_witnesses import OffsetWitnesses
 from kcli.log.unified_log import UnifiedLog
 
 OPEN_FILES = 8
@@ -84,7 +85,7 @@ def _check_offsets(disk: LogDisk, job: PartitionJob) -> None:
     for segment in read_partition(disk, job.path).segments:
         file = disk.open_file(segment.log)
         try:
-            found = next(contradictions(disk, segment.log, file), None)
+            found = next(OffsetWitnesses(file, IndexPositions(disk, segment.log)).all(), None)
         finally:
             file.close()
         if found is not None:

@@ -148,7 +148,7 @@ def survey_segment(
     """Read the headers of a segment that ends at `end_offset`. Raises OSError as the disk does."""
     counts = _Counts()
     share = budget.share()
-    with SegmentReader(disk, segment.log, doubts_last=True) as reader:
+    with SegmentReader(disk, segment.log, doubts_offsets=True) as reader:
         end = reader.end_position()
         is_read = budget.may_read(end)
         is_complete = is_read and counts.add_all(reader, share, segment, remarks)

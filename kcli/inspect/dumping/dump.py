@@ -487,7 +487,7 @@ class Dump:
             return
         if position is None:
             position = start_position(self.disk, segment, self.selection)
-        with SegmentReader(self.disk, segment.log, end=self.options.max_bytes, doubts_last=True) as reader:
+        with SegmentReader(self.disk, segment.log, end=self.options.max_bytes, doubts_offsets=True) as reader:
             yield from walk(reader, position, selector)
 
     def show_log(self, path: str, events: Callable[[], Iterator[Event]]) -> None:

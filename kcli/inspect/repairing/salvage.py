@@ -51,7 +51,7 @@ from kcli.format.record_batch import (
 )
 from kcli.format.structs import BATCH_LENGTH_AT, BATCH_PARTITION_LEADER_EPOCH_AT
 from kcli.inspect.quantities import format_byte_range
-from kcli.inspect.verification.evidence import index_witnesses, latest_offsets
+from kcli.inspect.verification.evidence import latest_offsets
 from kcli.log.disk.port import Disk, DiskFile
 from kcli.log.reading.batch_records import RecordScanner
 from kcli.log.reading.batch_search import (
@@ -75,6 +75,7 @@ from kcli.log.reading.explanation import (
     difference,
     is_thinned,
 )
+from kcli.log.reading.index_positions import IndexPositions
 from kcli.log.reading.segment_reader import LOST_PLACE, ZEROS, Damage, LogBatch, SegmentReader
 
 if TYPE_CHECKING:
@@ -225,10 +226,11 @@ class LogSalvager:
             fixer.fix()
             log = log._replace(is_cleaned=log.is_cleaned or self._is_thinned)
             is_end_sound = len(batches) > 0 and batches.end[-1] == size_bytes
-            entries, times = index_witnesses(self._disk, path, base_offset)
+            indexes = IndexPositions(self._disk, path)
+            entries = {entry.position: entry.offset for entry in indexes.as_read.entries()}
             is_continued = first_offset == base_offset
             segment = SegmentWitnesses(
-                *bounds, base_offset, entries, times, is_end_sound, is_continued, self._searched, frozenset(fixer.fixes)
+                *bounds, base_offset, entries, indexes.times, is_end_sound, is_continued, self._searched, frozenset(fixer.fixes)
             )
             explanation = OffsetExplanation(batches, segment, log)
             chosen = self._choose(reader, batches, explanation)
@@ -270,9 +272,12 @@ class LogSalvager:
         """Return the batches that stay, with their base offsets."""
         if not explanation.is_needed():
             return [Chosen(index, base_offset) for index, base_offset in enumerate(batches.base_offset)]
-        last = plausible_header(reader.file, batches.position[len(batches) - 1])
+        rows = (*explanation.contradicted(), len(batches) - 1)
+        headers = {row: plausible_header(reader.file, batches.position[row]) for row in rows}
+        last = headers[len(batches) - 1]
         latest = None if last is None else latest_offsets(reader, last, self._scanner)
-        return explanation.choose(_copies(reader, batches), -1 if last is None else last.max_timestamp, latest)
+        timestamps = {row: header.max_timestamp for row, header in headers.items() if header is not None}
+        return explanation.choose(_copies(reader, batches), timestamps, latest)
 
     def _scan(self, reader: SegmentReader) -> tuple[Batches, dict[int, str], list[_Unsound]]:
         """Read the segment; return its sound batches, the faults of the other ones by position, and the unsound bytes."""
@@ -299,8 +304,9 @@ class LogSalvager:
                 continue
             fault = self._fault(found)
             if fault is None:
-                self._is_thinned |= isinstance(found.header, RecordBatch) and is_thinned(found.header)
-                batches.insert(len(batches), _row(found))
+                row = _row(found)
+                self._is_thinned |= row.is_thinned
+                batches.insert(len(batches), row)
                 continue
             faults[found.position] = fault
             # If the CRC is right, the length is right too.
@@ -463,8 +469,8 @@ def _end_of_moved(batches: Batches, kept: Batches, next_offset: int) -> int | No
 
 def _row(batch: LogBatch) -> Batch:
     header = batch.header
-    epoch = header.partition_leader_epoch if isinstance(header, RecordBatch) else -1
-    return Batch(batch.position, batch.end_position, batch.first_offset(), header.last_offset, epoch, header.magic)
+    epoch, thinned = (header.partition_leader_epoch, is_thinned(header)) if isinstance(header, RecordBatch) else (-1, False)
+    return Batch(batch.position, batch.end_position, batch.first_offset(), header.last_offset, epoch, header.magic, thinned)
 
 
 def _cuts(kept: Batches, faults: dict[int, str], batches: Batches, first_offset: int, size_bytes: int) -> list[SalvageCut]:
@@ -613,7 +619,8 @@ class HeaderFixer:
         if self.content_fault(LogBatch(fixed, None, fixed.crc, self.file)) is not None:
             return None
         self.fixes[start] = list(_fixes(stated, fixed))
-        return Batch(start, end, fixed.base_offset, fixed.last_offset, fixed.partition_leader_epoch)
+        epoch = fixed.partition_leader_epoch
+        return Batch(start, end, fixed.base_offset, fixed.last_offset, epoch, is_thinned=is_thinned(fixed))
 
 
 def _fixes(stated: RecordBatch, fixed: RecordBatch) -> Iterator[HeaderFix]:

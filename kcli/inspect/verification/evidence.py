@@ -91,6 +91,7 @@ from kcli.log.files.quarantine import LostOffsets
 from kcli.log.reading.batch_records import RecordScanner
 from kcli.log.reading.batch_search import begins_below
 from kcli.log.reading.explanation import Batch, Batches, LogWitnesses, OffsetExplanation, SegmentWitnesses, is_thinned
+from kcli.log.reading.index_positions import IndexPositions
 from kcli.log.reading.segment_reader import LogBatch, SegmentReader
 
 # How many entries of an .index are compared with the .log, backwards from the last one that is within it.
@@ -462,16 +463,17 @@ def find_moved_batch(
         latest = latest_offsets(reader, header, RecordScanner())
         batches, epoch = Batches(), header.partition_leader_epoch
         batches.insert(0, Batch(0, header.size_bytes, header.base_offset, header.last_offset, epoch))  # alone in its segment
-    entries, times = index_witnesses(disk, segment.log, segment.base_offset)
+    indexes = IndexPositions(disk, segment.log)
+    named = next((entry.offset for entry in indexes.as_read.entries() if entry.position == position), None)
     witnesses = SegmentWitnesses(
         first_offset,
         INT64_MAX,
         segment.base_offset,
-        {0: entries[position]} if position in entries else {},
-        times,
+        {} if named is None else {0: named},
+        indexes.times,
         is_continued=expected >= 0 or log_end == segment.base_offset,
     )
-    chosen = OffsetExplanation(batches, witnesses, log).choose(frozenset(), header.max_timestamp, latest)
+    chosen = OffsetExplanation(batches, witnesses, log).choose(frozenset(), {0: header.max_timestamp}, latest)
     if not chosen or chosen[0].base_offset == header.base_offset:
         return None
     return MovedBatch(position, header.base_offset, chosen[0].base_offset, tuple(ends))
@@ -493,20 +495,6 @@ def log_witnesses(disk: Disk, partition: PartitionDirectory, options: PartitionO
     ends = [claim.offset for claim in _end_claims(partition, options)]
     lost = [offsets for one in lost_of(disk, options.lost, partition) for offsets in one.offsets]
     return LogWitnesses(ends, epochs, is_cleaned, options.is_clean is True, lost)
-
-
-def index_witnesses(disk: Disk, log: str, base_offset: int) -> tuple[dict[int, int], dict[int, int]]:
-    """Return the offsets in the indexes of the segment at `log`, by byte and by timestamp (ms); none if they are missing."""
-    entries: dict[int, int] = {}
-    times: dict[int, int] = {}
-    stem = log.removesuffix(".log")
-    with suppress(OSError):
-        index = OffsetIndex.decode(disk.read_file(f"{stem}.index", limits.MAX_INDEX_FILE_BYTES), base_offset)
-        entries = {entry.position: entry.offset for entry in index.entries()}
-    with suppress(OSError):
-        time_index = TimeIndex.decode(disk.read_file(f"{stem}.timeindex", limits.MAX_INDEX_FILE_BYTES), base_offset)
-        times = {entry.timestamp: entry.offset for entry in time_index.entries()}
-    return entries, times
 
 
 def latest_offsets(reader: SegmentReader, header: RecordBatch, scanner: RecordScanner) -> set[int] | None:

@@ -5,8 +5,8 @@
     sound batches of magic 2, up to the buffer      BatchRows: rows of kcli.format.batch_scan; records that are not
                                                       compressed are checked
     a batch of magic 0 or 1, a large one, one with  BatchRows of one row, with the LogBatch
-      a wrong CRC or an invalid header, and the
-      last one if its offsets are contradicted
+      a wrong CRC or an invalid header, and one
+      whose offsets the indexes contradict
     not a batch                                     Damage of kcli.log.reading.segment_reader
 
 The rows and their bytes are valid until the next step: buffers are reused.
@@ -41,7 +41,7 @@ class ColumnarReader:
     """The reader of bytes [start, end) of a `.log` or `.checkpoint` file, by default up to its size at the construction.
 
     A batch must begin at byte `start`. `buffer_bytes` are read at once; a larger batch is yielded alone. For
-    `doubts_last` see SegmentReader.
+    `doubts_offsets` see SegmentReader.
     """
 
     def __init__(
@@ -52,12 +52,10 @@ class ColumnarReader:
         start: int = 0,
         end: int | None = None,
         buffer_bytes: int = BUFFER_BYTES,
-        doubts_last: bool = False,
+        doubts_offsets: bool = False,
     ) -> None:
-        self.reader = SegmentReader(disk, path, end=disk.size(path) if end is None else end, doubts_last=doubts_last)
+        self.reader = SegmentReader(disk, path, end=disk.size(path) if end is None else end, doubts_offsets=doubts_offsets)
         self.end = self.reader.end_position()
-        doubt = self.reader.last_contradiction(self.end)
-        self._scans_to = self.end if doubt is None else doubt.position
         self.rows = BatchColumns(buffer_bytes // HEADER_BYTES + 1)
         self.scanner = RecordScanner()
         self.position = start  # the end of what was yielded
@@ -75,7 +73,7 @@ class ColumnarReader:
     def steps(self) -> Iterator[BatchRows | Damage]:
         """Yield the rows and the damage of the file, in file order. Raises OSError."""
         while self.position < self.end:
-            count = self._scan() if self.position < self._scans_to else 0
+            count = self._scan()
             end, why, faulty = self._scratch[:3]
             if count:
                 self._floor = self.rows.last_offset[count - 1] + 1
@@ -88,8 +86,10 @@ class ColumnarReader:
     def _scan(self) -> int:
         """Fill the buffer and the rows from the current position on; return the number of rows."""
         self._start = self.position
-        wanted = min(self._buffer_bytes, self._scans_to - self.position)
+        wanted = min(self._buffer_bytes, self.end - self.position)
         filled = self.reader.file.read_into(self.position, self._view[:wanted])
+        doubt = self.reader.contradiction_in(self._view, 0, filled, self._start)
+        filled = filled if doubt is None else doubt.position - self._start
         return batch_scan.scan_batches(
             self._buffer,
             self._view,

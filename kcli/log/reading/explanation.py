@@ -72,7 +72,8 @@ Nothing inside of a batch with a right CRC is a candidate, and the bytes of a ba
 
 The best choice is found by dynamic programming over the batches in the order of the file: the best choice that ends with a
 candidate continues the best one that ends below its first offset. So no sound record is removed because of a wrong header next
-to it. Of equal choices the one with smaller gaps stays, then the one with the offsets as read; a plan names the others.
+to it. Of equal choices the one with smaller gaps stays, then the one with the offsets as read, or as an index entry has them if
+the batch does not follow the one before: no index is rebuilt from what it contradicts as well. A plan names the others.
 """
 
 from __future__ import annotations
@@ -132,7 +133,10 @@ def is_thinned(header: RecordBatch) -> bool:
 
 
 class Batch(NamedTuple):
-    """The bytes [position, end) of a batch, and its offsets; the leader epoch is -1 in formats 0 and 1."""
+    """The bytes [position, end) of a batch, and its offsets; the leader epoch is -1 in formats 0 and 1.
+
+    `is_thinned`: the cleaner was there, so that an index may have any of its offsets.
+    """
 
     position: int
     end: int
@@ -140,6 +144,7 @@ class Batch(NamedTuple):
     last_offset: int
     leader_epoch: int
     magic: int = MAGIC
+    is_thinned: bool = False
 
 
 class Batches:
@@ -152,7 +157,9 @@ class Batches:
         self.last_offset = array("q")
         self.leader_epoch = array("q")
         self.magic = array("q")
-        self._columns = (self.position, self.end, self.base_offset, self.last_offset, self.leader_epoch, self.magic)
+        self.is_thinned = array("q")
+        named = (self.position, self.end, self.base_offset, self.last_offset, self.leader_epoch, self.magic, self.is_thinned)
+        self._columns = named
 
     def __len__(self) -> int:
         return len(self.position)
@@ -276,7 +283,7 @@ class OffsetExplanation:
         self._copies: frozenset[int] = frozenset()
         self._stated = array("q")  # ascending
         self._of_rows: list[list[Candidate]] = []
-        self._last_timestamp = -1
+        self._timestamps: Mapping[int, int] = {}
         self._latest: Container[int] | None = None
         self._doubts: dict[int, bool] = {}
         self._agrees = self._index_agrees()
@@ -301,16 +308,23 @@ class OffsetExplanation:
         is_doubtful |= before + 1 != segment.end_offset < INT64_MAX and self._may_be_payload(last)
         return is_beyond or is_doubtful or (self._is_free(last) and len(self._named(last, [])) > 0)
 
+    def contradicted(self) -> list[int]:
+        """Return the rows of batches with an index entry that is neither theirs nor one of several batches."""
+        return [index for index, agrees in self._agrees.items() if not agrees]
+
     def choose(
-        self, copies: frozenset[int] = frozenset(), last_timestamp: int = -1, latest: Container[int] | None = None
+        self,
+        copies: frozenset[int] = frozenset(),
+        timestamps: Mapping[int, int] = {},
+        latest: Container[int] | None = None,
     ) -> list[Chosen]:
         """Return the batches that stay, in the order of the file.
 
-        `copies` are the indexes of batches that are there twice: their offsets are not corrected. `last_timestamp` is the
-        largest one (ms) of the last batch; `latest` are the offsets, from its base offset on, that .timeindex may have for it,
-        None for any.
+        `copies` are the indexes of batches that are there twice: their offsets are not corrected. `timestamps` are the largest
+        ones (ms) of the contradicted batches and of the last one, by row; `latest` are the offsets, from its base offset on,
+        that .timeindex may have for the last batch, None for any.
         """
-        self._copies, self._last_timestamp, self._latest = copies, last_timestamp, latest
+        self._copies, self._timestamps, self._latest = copies, timestamps, latest
         self._stated = array("q", sorted(self._batches.base_offset))
         count, segment = len(self._batches), self._segment
         if count <= 2 * WINDOW:
@@ -461,10 +475,12 @@ class OffsetExplanation:
             index = bisect_left(batches.position, position)
             if index == len(batches) or batches.position[index] != position:
                 continue
-            # An entry of a follower before Kafka 4.0 has the last offset of an append of several batches.
+            # An entry of a follower before Kafka 4.0, or of the cleaner, has the last offset of an append of several batches.
             later = bisect_left(batches.last_offset, offset, index)
-            is_append = later < len(batches) and batches.last_offset[later] == offset
-            found[index] = batches.last_offset[index] == offset or (is_append and batches.base_offset[index] < offset)
+            is_end = later < len(batches) and batches.last_offset[later] == offset
+            is_inside = later < len(batches) and bool(batches.is_thinned[later]) and batches.base_offset[later] <= offset
+            is_named = (is_end or is_inside) and batches.base_offset[index] <= offset
+            found[index] = batches.last_offset[index] == offset or is_named
         return found if 2 * sum(found.values()) >= len(found) else {}
 
     # ---------------------------------------------------------------------------------------------------- candidates
@@ -494,7 +510,10 @@ class OffsetExplanation:
         return [bases[index + 1], *([bases[index + 2]] if index + 2 < count and not self._is_free(index + 2) else [])]
 
     def _candidates_of(self, index: int) -> list[Candidate]:
-        """Return the candidates of a batch, that with the offsets as read last."""
+        """Return the candidates of a batch; of equal explanations that of the last one is chosen.
+
+        That is the one as read, unless an index entry contradicts it, and the batch does not follow the one before.
+        """
         batches, segment, before, behind = self._batches, self._segment, self._before(index), self._behind(index)
         stated, size = batches.base_offset[index], self._size(index)
         values: dict[int, int] = {}
@@ -516,6 +535,8 @@ class OffsetExplanation:
         most = BIT if batches.position[index] in segment.corrected else FIELD
         values = {first: min(cost, most) for first, cost in values.items() if not self._is_stated(first)}
         values[stated] = 0
+        if self._agrees.get(index) is False and stated not in before[:1]:
+            values = dict(reversed(values.items()))
         fitting = {
             first: cost
             for first, cost in values.items()
@@ -561,7 +582,7 @@ class OffsetExplanation:
             ends += [offset - size + 1] if is_relative and offset is not None else []
             is_named = {first for first in ends if ends.count(first) > 1 and (first > least or (first == least and not before))}
             found += [first for first in ends if first in before or first in is_named]
-            named = self._segment.times.get(self._last_timestamp)
+            named = self._segment.times.get(self._timestamps.get(index, -1))
             found += [first for first in before if is_relative and named is not None and named - first in (self._latest or ())]
         return found
 
@@ -581,9 +602,13 @@ class OffsetExplanation:
             cost += LOG_END * sum(end < first + size for end in named_ends)
             cost += LOG_END if any(end > first + size for end in named_ends) else 0
             cost += GAP_LARGE if self._is_far(index, first) else 0
-            named = segment.times.get(self._last_timestamp)
+            named = segment.times.get(self._timestamps.get(index, -1))
             latest = range(size) if self._latest is None else self._latest
             cost += 0 if named is None or named - first in latest else ENTRY
+        elif index in self._timestamps:
+            named = segment.times.get(self._timestamps[index], -1)
+            # An entry below is of a batch before with the same timestamp.
+            cost += ENTRY if named >= max(self._next_before(index), 0) and not first <= named < first + size else 0
         most = segment.base_offset + INT32_MAX
         if first + size - 1 > most and (not index or batches.last_offset[index - 1] <= most):
             cost += OVERFLOW

@@ -18,7 +18,7 @@ An index is not used at all if it is missing, unsorted, points beyond its segmen
 
 The CRC does not cover the base offset of a batch. If a batch states offsets that its segment cannot have, below the one in the
 name or more than INT32_MAX after it, they are wrong: they neither are the end of the log nor contradict the batch before.
-A last batch whose offsets the indexes contradict (kcli.log.reading.offset_witnesses) counts like one with a wrong CRC.
+A batch whose offsets the indexes contradict (kcli.log.reading.offset_witnesses) counts like one with a wrong CRC.
 
 A lookup reads the bytes that its segment has at the construction, or up to `end_position`, even if a broker appends
 concurrently: offsets and positions from one lookup are consistent.
@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from operator import le, lt
 from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format import limits
@@ -38,6 +38,7 @@ from kcli.log.disk.port import Disk
 from kcli.log.files.log_directory import Segment
 from kcli.log.reading.batch_search import least_offset
 from kcli.log.reading.header_reader import HeaderReader
+from kcli.log.reading.index_positions import IndexPositions
 from kcli.log.reading.segment_reader import ZEROS, LogBatch, SegmentReader
 
 if TYPE_CHECKING:
@@ -48,16 +49,11 @@ if TYPE_CHECKING:
 MAX_PROVEN_BYTES = 16 * 1024 * 1024
 
 
-def load_offset_index(disk: Disk, segment: Segment) -> OffsetIndex | None:
-    """Read the `.index` of a segment without its preallocated tail; None if it is missing or invalid."""
-    if segment.offset_index is None:
+def load_offset_index(segment: Segment, size: int, indexes: IndexPositions) -> OffsetIndex | None:
+    """Return the `.index` of a segment of `size` bytes without its preallocated tail; None if it is missing or invalid."""
+    index = indexes.as_read
+    if segment.offset_index is None or indexes.base_offset is None:
         return None
-    try:
-        data = disk.read_file(segment.offset_index, limits.MAX_INDEX_FILE_BYTES)
-        size = disk.size(segment.log)
-    except OSError:
-        return None
-    index = OffsetIndex.decode(data, segment.base_offset).trimmed()
     if not _ascends(index.relative_offsets) or not _ascends(index.positions):
         return None
     if len(index) and (index.relative_offsets[0] < 0 or index.positions[0] < 0 or index.positions[-1] >= max(size, 1)):
@@ -80,9 +76,7 @@ def load_time_index(disk: Disk, segment: Segment) -> TimeIndex | None:
 
 
 def _ascends(numbers: Sequence[int], *, strictly: bool = True) -> bool:
-    if strictly:
-        return all(left < right for left, right in pairwise(numbers))
-    return all(left <= right for left, right in pairwise(numbers))
+    return all(map(lt if strictly else le, numbers, numbers[1:]))
 
 
 def is_end_of_batch(reader: SegmentReader, offset: int, position: int) -> bool:
@@ -130,11 +124,12 @@ class OffsetLookup:
         self._disk = disk
         size = disk.size(segment.log)
         self._end = size if end_position is None else min(size, end_position)
-        self.index = load_offset_index(disk, segment)
+        indexes = IndexPositions(disk, segment.log)
+        self.index = load_offset_index(segment, size, indexes)
         if self.index is not None and (used := bisect_left(self.index.positions, self._end)) < len(self.index):
             # A broker has added entries concurrently.
             self.index = OffsetIndex(self.index.base_offset, self.index.relative_offsets[:used], self.index.positions[:used])
-        self.reader = SegmentReader(disk, segment.log, end=self._end, doubts_last=True)
+        self.reader = SegmentReader(disk, segment.log, end=self._end, doubts_offsets=True, indexes=indexes)
 
     def __enter__(self) -> OffsetLookup:
         return self

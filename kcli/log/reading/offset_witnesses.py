@@ -5,38 +5,42 @@
     the batch before, the name of     ends directly before the batch        never: the cleaner makes gaps
       the segment for the first one
     the entry of .index at the        has the last offset, or in a batch    has another offset; one above the last offset
-      batch's byte                      that was cleaned one of its           only if the batch is the last one: an entry
-                                        offsets                               of several batches has the offset of the last
+      batch's byte                      that was cleaned one of its           only if the batch is the last one, or the batch
+                                        offsets                               behind begins above it: an entry of several
+                                                                              batches has the offset of the last
     the entry of .timeindex with the  has an offset of the batch            has another one that no batch before has, and
       batch's largest timestamp                                               if it is above, the batch is the last one
 
-A batch is contradicted if a witness contradicts it and none supports it. So a wrong entry of an index costs no sound batch: the
-log goes on directly before it. Readers treat a contradicted batch as damage. It is looked for where it is known to hurt most:
+The last batch of a segment is contradicted if a witness contradicts it and none supports it: no batch behind it shows its
+fault, and it alone decides where the log ends. So a wrong entry of an index costs no sound batch that directly follows another.
 
-- the last batch of a segment, for all readers: it alone decides where the log ends, and no batch behind it shows its fault;
-- each batch with an entry of .index, for `kcli compact`, which writes the indexes anew by what the headers state.
+Any other batch is contradicted if its entry of .index contradicts it and is the cheaper explanation, by the costs of
+kcli.log.reading.explanation: the entry's offset fits between the batches before and behind, and what else is wrong then (the
+damaged field, gaps, an entry of .timeindex) costs less than with the header, or as much while no batch supports the header. A
+repair decides the same. A batch to which no entry points, in the middle of a cleaned log, has no witness.
+
+Readers treat a contradicted batch as damage. Only entries of .index are compared, with headers that are read anyway: a sound
+log costs a look for each entry.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
-from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import islice
+from typing import NamedTuple
 
-from kcli.format import limits
-from kcli.format.file_names import FileKind, FileState, parse_file_name, segment_file_name
-from kcli.format.index_entries import OffsetIndex, OffsetIndexEntry, TimeIndex, TimeIndexEntry
+from kcli.format.batch_scan import match_headers
+from kcli.format.file_names import FileKind, segment_file_name
+from kcli.format.index_entries import OffsetIndex
+from kcli.format.primitives import Buffer
 from kcli.format.record_batch import HEADER_BYTES, MAGIC, MAGIC_POSITION, RecordBatch, read_header
-from kcli.format.structs import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
-from kcli.log.disk.port import Disk, DiskFile
-from kcli.log.reading.explanation import is_thinned
+from kcli.log.disk.port import DiskFile
+from kcli.log.reading.explanation import CLEANED_GAP, ENTRY, OFFSET_BYTES, difference, is_thinned
 from kcli.log.reading.header_reader import HeaderReader
+from kcli.log.reading.index_positions import IndexPositions
 
-if TYPE_CHECKING:
-    from kcli.format.legacy_message_set import LegacyBatch
-
-# How much of the end of an index is read, if its end is in use, and how many batches may follow the entry before the last one.
-_TAIL_ENTRIES = 512
+# How many batches may follow an entry.
 _MOST_BATCHES = 10_000
 
 
@@ -47,128 +51,124 @@ class Contradiction(NamedTuple):
     message: str
 
 
-def last_contradiction(disk: Disk, log_path: str, file: DiskFile, end: int) -> Contradiction | None:
-    """Return what contradicts the offsets of the batch that ends a segment at byte `end`, None if nothing does.
+class OffsetWitnesses:
+    """What the indexes show of the segment `file`. The methods raise OSError as the disk does for the segment."""
 
-    Raises OSError as the disk does for the segment; an index that cannot be read is no witness.
-    """
-    found = _Indexes.of(disk, log_path)
-    if found is None or end != file.size():
-        return None
-    entries = [entry for entry in found.tail_of_offsets() if entry.position < end]
-    if not entries or any(left.position >= right.position for left, right in pairwise(entries)):
-        return None
-    start = entries[-2].position if len(entries) > 1 else 0
-    walk = HeaderReader(file, start, end)
-    before, last = None, None
-    for count, header in enumerate(walk.headers()):
-        if count > _MOST_BATCHES:
+    def __init__(self, file: DiskFile, indexes: IndexPositions) -> None:
+        self._file = file
+        self._indexes = indexes
+
+    def of_last(self, end: int) -> Contradiction | None:
+        """Return what contradicts the batch that ends the segment at byte `end`, None if nothing does."""
+        base_offset = self._indexes.base_offset
+        if base_offset is None or end != self._file.size():
             return None
-        before, last = last, header
-    if not isinstance(last, RecordBatch) or walk.position != end:
-        return None
-    named = entries[-1].offset if entries[-1].position == last.position else None
-    floor = before.next_offset if before is not None else None if start else found.base_offset
-    return found.contradiction(last, floor, named, is_last=True)
-
-
-def contradictions(disk: Disk, log_path: str, file: DiskFile) -> Iterator[Contradiction]:
-    """Yield what contradicts the batches to which entries of a segment's .index point. Raises OSError as the disk does.
-
-    Only headers are read, one for each entry; those after it only where it does not fit.
-    """
-    found = _Indexes.of(disk, log_path)
-    if found is None:
-        return
-    end, start = file.size(), 0
-    for entry in found.offsets():
-        if not start <= entry.position < end:
-            return
-        head = file.read_at(entry.position, HEADER_BYTES)
-        header = read_header(head, 0, entry.position) if len(head) == HEADER_BYTES and head[MAGIC_POSITION] == MAGIC else None
-        if header is not None and header.last_offset != entry.offset:
-            floor, walk = None if start else found.base_offset, HeaderReader(file, start, entry.position)
-            for before in walk.headers():
-                floor = before.next_offset
-            if walk.position != entry.position:
-                continue  # the entry points into a batch
-            contradiction = found.contradiction(header, floor, entry.offset, is_last=header.end_position == end)
-            if contradiction is not None:
-                yield contradiction
-        start = entry.position
-
-
-class _Indexes:
-    """The indexes of the segment `log_path`, as witnesses."""
-
-    def __init__(self, disk: Disk, directory: str, base_offset: int) -> None:
-        self.base_offset = base_offset
-        self._disk = disk
-        self._directory = directory
-
-    @classmethod
-    def of(cls, disk: Disk, log_path: str) -> _Indexes | None:
-        """Return those of a segment in use, None for another file."""
-        directory, slash, name = log_path.rpartition("/")
-        parsed = parse_file_name(name)
-        if parsed.kind is not FileKind.LOG or parsed.state is not FileState.CURRENT or parsed.base_offset is None:
+        index = self._indexes.near(end, end, before=2)
+        slots = range(bisect_left(index.positions, end))[-2:]
+        if not slots:
             return None
-        return cls(disk, directory + slash, parsed.base_offset)
-
-    def offsets(self) -> Iterator[OffsetIndexEntry]:
-        """Yield the entries of `.index`."""
-        return OffsetIndex.decode(self._read(FileKind.INDEX), self.base_offset).entries()
-
-    def tail_of_offsets(self) -> list[OffsetIndexEntry]:
-        """Return the last entries of `.index`."""
-        data = self._read(FileKind.INDEX, OFFSET_INDEX_ENTRY.size)
-        return list(OffsetIndex.decode(data, self.base_offset).trimmed().entries())[-_TAIL_ENTRIES:]
-
-    def _offset_of_time(self, timestamp_ms: int) -> int | None:
-        """Return the offset of the entry with a timestamp among the last ones of `.timeindex`."""
-        data = self._read(FileKind.TIME_INDEX, TIME_INDEX_ENTRY.size)
-        entries: list[TimeIndexEntry] = list(TimeIndex.decode(data, self.base_offset).trimmed().entries())
-        return next((one.offset for one in reversed(entries) if one.timestamp == timestamp_ms >= 0), None)
-
-    def _read(self, kind: FileKind, entry_bytes: int = 0) -> bytes:
-        """Return an index; with `entry_bytes` only its last entries, unless they are zeros: a preallocated file has many."""
-        path = self._directory + segment_file_name(self.base_offset, kind)
-        try:
-            if entry_bytes:
-                file = self._disk.open_file(path)
-                try:
-                    used = file.size() // entry_bytes
-                    first = max(used - _TAIL_ENTRIES, 0)
-                    data = file.read_at(first * entry_bytes, (used - first) * entry_bytes)
-                finally:
-                    file.close()
-                if not first or any(data[-entry_bytes:]):
-                    return data
-            return self._disk.read_file(path, limits.MAX_INDEX_FILE_BYTES)
-        except OSError:
-            return b""
-
-    def contradiction(
-        self, header: RecordBatch | LegacyBatch, floor: int | None, named: int | None, *, is_last: bool
-    ) -> Contradiction | None:
-        """Return what contradicts a batch. `floor` is the offset after the one before, `named` that of its entry of .index."""
-        first, last = header.base_offset, header.last_offset
-        if floor == first or not isinstance(header, RecordBatch):
-            return None
-        against = []
-        if named is not None:
-            if named == last or (is_thinned(header) and first <= named < last):
+        entry = index.entry(slots[-1])
+        start = index.positions[slots[0]] if len(slots) > 1 else 0
+        walk = HeaderReader(self._file, start, end)
+        before, last = None, None
+        for count, header in enumerate(walk.headers()):
+            if count > _MOST_BATCHES:
                 return None
-            if named > last and not is_last:
-                return None
-            against.append(f"the entry of {segment_file_name(self.base_offset, FileKind.INDEX)} at its byte has offset {named}")
-        of_time = self._offset_of_time(header.max_timestamp)
-        if of_time is not None and (floor is None or of_time >= floor):
-            if first <= of_time <= last:
-                return None
-            if of_time < first or is_last:
-                name = segment_file_name(self.base_offset, FileKind.TIME_INDEX)
-                against.append(f"the entry of {name} with its timestamp has offset {of_time}")
-        if not against:
+            before, last = last, header
+        if not isinstance(last, RecordBatch) or walk.position != end:
             return None
-        return Contradiction(header.position, f"the batch states offsets {first} to {last}, but {' and '.join(against)}")
+        named = entry.offset if entry.position == last.position else None
+        floor = before.next_offset if before is not None else None if start else base_offset
+        if floor == last.base_offset or named == last.last_offset or (named is not None and _is_inside(last, named)):
+            return None
+        against = [] if named is None else [self._by_index(named)]
+        of_time = self._of_time(last.max_timestamp, floor)
+        if of_time is not None:
+            if last.base_offset <= of_time <= last.last_offset:
+                return None
+            name = segment_file_name(base_offset, FileKind.TIME_INDEX)
+            against.append(f"the entry of {name} with its timestamp has offset {of_time}")
+        return _contradiction(last, against) if against else None
+
+    def of_read(self, buffer: Buffer, start: int, filled: int, position: int) -> Contradiction | None:
+        """Return what contradicts the first contradicted batch, but the last one, whose header is in buffer[start:filled].
+
+        These bytes are those of the segment from byte `position` on.
+        """
+        end = position + filled - start - HEADER_BYTES
+        index = self._indexes.near(position, end)
+        slot = bisect_left(index.positions, position)
+        while slot < len(index):
+            columns = index.relative_offsets, index.positions
+            slot = match_headers(buffer, start, filled, position, *columns, slot, index.base_offset)
+            if slot == len(index) or index.positions[slot] > end:
+                break
+            found = self._of_slot(index, slot)
+            if found is not None:
+                return found
+            slot += 1
+        return None
+
+    def all(self) -> Iterator[Contradiction]:
+        """Yield what contradicts the batches to which entries of .index point, and the last one.
+
+        One header is read for each entry; those around it only where it does not fit.
+        """
+        index = self._indexes.index
+        yield from (found for slot in range(len(index)) if (found := self._of_slot(index, slot)) is not None)
+        last = self.of_last(self._file.size())
+        if last is not None:
+            yield last
+
+    def _of_slot(self, index: OffsetIndex, slot: int) -> Contradiction | None:
+        """Return what contradicts the batch to which the entry in `slot` points, unless it is the last one."""
+        named, position = index.entry(slot)
+        head = self._file.read_at(position, HEADER_BYTES)
+        if len(head) < HEADER_BYTES or head[MAGIC_POSITION] != MAGIC:
+            return None
+        header = read_header(head, 0, position)
+        first, last, end = header.base_offset, header.last_offset, header.end_position
+        if named == last or _is_inside(header, named) or not position < end < self._file.size():
+            return None
+        behind = int.from_bytes(self._file.read_at(end, OFFSET_BYTES), "big", signed=True)
+        if named >= behind:
+            return None  # the entry is that of several batches, or wrong
+        start = index.positions[slot - 1] if slot else 0
+        walk, floor = HeaderReader(self._file, start, position), index.base_offset
+        for before in islice(walk.headers(), _MOST_BATCHES):
+            floor = before.next_offset
+        right = first + named - last
+        if walk.position != position or right < floor:
+            return None  # the entry points into a batch, or is wrong
+        of_time = self._of_time(header.max_timestamp, floor)
+
+        def others(base_offset: int) -> int:
+            next_offset = base_offset + last - first + 1
+            is_of_time = of_time is None or base_offset <= of_time < next_offset
+            return CLEANED_GAP * ((base_offset != floor) + (next_offset != behind)) + (0 if is_of_time else ENTRY)
+
+        saved = difference(named, last) + others(first) - difference(first, right) - others(right)
+        is_read_possible = floor <= first <= last < behind
+        if is_read_possible and (saved < 0 or (saved == 0 and first == floor)):
+            return None
+        return _contradiction(header, [self._by_index(named)])
+
+    def _of_time(self, timestamp_ms: int, floor: int | None) -> int | None:
+        """Return the offset of the entry of .timeindex with a timestamp, if no batch before has it."""
+        offset = self._indexes.times.get(timestamp_ms) if timestamp_ms >= 0 else None
+        return None if offset is None or (floor is not None and offset < floor) else offset
+
+    def _by_index(self, named: int) -> str:
+        return (
+            f"the entry of {segment_file_name(self._indexes.base_offset or 0, FileKind.INDEX)} at its byte has offset {named}"
+        )
+
+
+def _is_inside(header: RecordBatch, named: int) -> bool:
+    """Return True if an entry may have an offset of a batch that was cleaned."""
+    return is_thinned(header) and header.base_offset <= named <= header.last_offset
+
+
+def _contradiction(header: RecordBatch, against: list[str]) -> Contradiction:
+    message = f"the batch states offsets {header.base_offset} to {header.last_offset}, but {' and '.join(against)}"
+    return Contradiction(header.position, message)

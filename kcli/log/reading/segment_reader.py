@@ -7,8 +7,8 @@ which is never inside bytes that may be the payload of a damaged batch:
     bytes                                           what the reader does                      what Kafka does
     ----------------------------------------------  ----------------------------------------  -------------------------------
     a complete batch, CRC correct                   LogBatch                                  the same
-    the same at the end, and the indexes            LogBatch, `is_valid` False, if asked for  the same as with a correct CRC
-      contradict its offsets
+    the same, and the indexes contradict its        LogBatch, `is_valid` False, if asked for  the same as with a correct CRC
+      offsets
     a complete batch, CRC wrong                     LogBatch, `is_valid` False; then Damage   the same, and continues at the
                                                       LOST_PLACE if no batch follows at         stated end
                                                       its stated end
@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kcli.format import limits
 from kcli.format.end_transaction_marker import EndTransactionMarker, UnreadableMarkerError, decode_marker
 from kcli.format.primitives import (
+    INT64_MAX,
     Buffer,
     CorruptRecordError,
     InvalidRecordError,
@@ -62,7 +63,7 @@ from kcli.log.disk.port import Disk, DiskFile, zeros_follow
 from kcli.log.reading.batch_records import RecordScanner, RecordWindow, open_windows
 from kcli.log.reading.batch_search import plausible_header, streamed_crc, torn_header
 from kcli.log.reading.index_positions import IndexPositions
-from kcli.log.reading.offset_witnesses import Contradiction, last_contradiction
+from kcli.log.reading.offset_witnesses import Contradiction, OffsetWitnesses
 from kcli.log.reading.resynchronise import Continuation, Resynchroniser
 
 if TYPE_CHECKING:
@@ -219,7 +220,8 @@ class SegmentReader:
     """The reader of the first `end` bytes of a `.log` or `.checkpoint` file (None: of all bytes at the time of each read).
 
     `chunk_bytes` is how much `buffered` reads at once. `log` is what the other files of the partition show, for a repair.
-    With `doubts_last` the indexes of the segment are witnesses of the offsets of its last batch.
+    With `doubts_offsets` the indexes of the segment are witnesses of the offsets of its batches. `indexes` are those of the
+    segment if the caller has them already.
     """
 
     def __init__(
@@ -230,11 +232,10 @@ class SegmentReader:
         end: int | None = None,
         chunk_bytes: int = 0,
         log: LogWitnesses | None = None,
-        doubts_last: bool = False,
+        doubts_offsets: bool = False,
+        indexes: IndexPositions | None = None,
     ) -> None:
         self.path = path
-        self._disk = disk
-        self._doubts_last = doubts_last
         self._doubts: dict[int, Contradiction | None] = {}  # by the end of the bytes to read
         self._chunk_bytes = chunk_bytes or limits.READ_CHUNK_BYTES
         self.file = disk.open_file(path)
@@ -242,7 +243,8 @@ class SegmentReader:
         self._buffer = memoryview(bytearray())  # grows to the largest read so far
         self._start = 0  # position in the file of the start of the buffer
         self._filled = 0
-        self._positions = IndexPositions(disk, path)
+        self._positions = IndexPositions(disk, path) if indexes is None else indexes
+        self._witnesses = OffsetWitnesses(self.file, self._positions) if doubts_offsets else None
         self._log = log
         self._resynchroniser: Resynchroniser | None = None
 
@@ -273,11 +275,18 @@ class SegmentReader:
         """
         end = self.end_position()
         legacy = seen_legacy = False
+        doubt: Contradiction | None = None
+        # Batches before this byte are not contradicted, but the one of `doubt`.
+        looked_at = INT64_MAX if self._witnesses is None else position
         suspect: int | None = None  # with `lenient`: the previous batch, if its CRC is wrong: its length may be wrong, too
         while position < end:
             if position < self._start or position + HEADER_BYTES > self._start + self._filled:
                 self._fill(position, limits.READ_CHUNK_BYTES, end)
             index = position - self._start
+            if position >= looked_at:
+                assert self._witnesses is not None
+                doubt = self._witnesses.of_read(self._buffer, index, self._filled, position)
+                looked_at = (self._start + self._filled - HEADER_BYTES if doubt is None else doubt.position) + 1
             fault = self._entry_fault(position, index, end)
             if lenient and fault is not None and fault[0] in (BAD_MAGIC, SHORT_HEADER) and self._filled - index >= HEADER_BYTES:
                 fault = None
@@ -288,9 +297,10 @@ class SegmentReader:
                 header = read_entry_header(self._buffer, index, position)
                 batch = self._load(header, index, end)
                 if batch is not None:
-                    if header.end_position == end and self._doubts_last and batch.is_valid:
-                        doubt = self.last_contradiction(end)
-                        batch.contradiction = doubt.message if doubt is not None and doubt.position == position else None
+                    if header.end_position == end and batch.is_valid:
+                        doubt = self.last_contradiction(end) or doubt
+                    if doubt is not None and doubt.position == position and batch.is_valid:
+                        batch.contradiction = doubt.message
                     if batch.is_valid or lenient or not resynchronise or batch.contradiction is not None:
                         floor = batch.header.next_offset if batch.is_valid else floor
                         suspect = None if batch.is_valid else position
@@ -318,14 +328,26 @@ class SegmentReader:
     def last_contradiction(self, end: int | None = None) -> Contradiction | None:
         """Return what contradicts the offsets of the segment's last batch, up to byte `end`; None for nothing.
 
-        Without `doubts_last`, or if more bytes follow, the result is None. Raises OSError.
+        Without `doubts_offsets`, or if more bytes follow, the result is None. Raises OSError.
         """
-        if not self._doubts_last:
+        if self._witnesses is None:
             return None
         end = self.end_position() if end is None else end
         if end not in self._doubts:
-            self._doubts = {end: last_contradiction(self._disk, self.path, self.file, end)}
+            self._doubts = {end: self._witnesses.of_last(end)}
         return self._doubts[end]
+
+    def contradiction_in(self, buffer: Buffer, start: int, filled: int, position: int) -> Contradiction | None:
+        """Return what contradicts the first contradicted batch in buffer[start:filled], which are the bytes from `position` on.
+
+        Without `doubts_offsets` the result is None. Raises OSError.
+        """
+        if self._witnesses is None:
+            return None
+        found = self._witnesses.of_read(buffer, start, filled, position)
+        end = self.end_position()
+        last = self.last_contradiction(end) if found is None and position + filled - start >= end else None
+        return last if last is not None and last.position >= position else found
 
     def batches_as_kafka(self, position: int = 0) -> Iterator[LogBatch]:
         """Yield the batches from byte `position` on, as Kafka reads them.
