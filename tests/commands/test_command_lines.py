@@ -7,8 +7,11 @@ real cluster, and the command must read it, or refuse it in one sentence.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import itertools
 import random
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +20,9 @@ import pytest
 
 from kcli.commands.app import COMMANDS, Parser, build_parser, main
 from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, guarded
+from kcli.server.config.server_config import ServerConfig
 from tests.log_builder import PartitionBuilder
+from tests.option_effects import check_differences
 from tests.server.live import LiveServer
 
 VALUES = ("1", "1.5", "a", "a=1")
@@ -223,6 +228,41 @@ def test_an_option_of_a_tool_has_an_effect_or_is_refused(line: Line, tmp_path: P
         return [str(directory), *(["--dry-run"] if line.words[0] == "replay" else [])]
 
     check_effects(line, words, [], tmp_path, capfd)
+
+
+def test_an_option_of_serve_changes_the_start_or_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the node is started with differs, and what it logs before: --strict-config without a file did nothing."""
+    (tmp_path / "file").write_text(f"log.dirs={tmp_path}\nnode.id=1\nprocess.roles=broker,controller\nno.such.key=1\n")
+
+    def observe(words: list[str]) -> tuple[int, object]:
+        found: list[object] = []
+
+        def serve(config: ServerConfig, log: Callable[[object], None], *_: object, **given: object) -> None:
+            log("a line")
+            stated = {key: value.text for key, value in config.stated.items()}
+            found.extend((stated, config.warnings, *_[1:], sorted(given.items())))
+
+        lines = io.StringIO()
+        monkeypatch.setattr("kcli.server.shell.server.serve", serve)
+        with contextlib.redirect_stderr(lines):
+            code = main(["serve", *words])
+        printed = re.sub(r"\d\d:\d\d:\d\d[.,]\d+|\d{10,}", "", lines.getvalue())
+        assert code == EXIT_OK or printed
+        return code, (printed, found)
+
+    check_differences(
+        "serve",
+        {
+            "file": [str(tmp_path / "file")],
+            "--override": ["--override", "num.io.threads=3"],
+            "--strict-config": ["--strict-config"],
+            "--accept-stray": ["--accept-stray"],
+            "--metrics-port": ["--metrics-port", "0"],
+            "--log-format": ["--log-format", "json"],
+        },
+        observe,
+        pairs=12,
+    )
 
 
 @pytest.mark.ci

@@ -17,13 +17,14 @@ from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, Cannot
 from kcli.format.kafka_uuid import Uuid
 from kcli.inspect.description.metadata_view import ClusterTopics
 from kcli.inspect.quantities import format_bytes
-from kcli.spark import parquet_export
+from kcli.spark import parquet_export, session
 from kcli.spark.parquet_export import DEFAULT_COMPRESSION, ExportOptions, check_export, export
 from kcli.spark.report import Report
 from kcli.spark.session import SparkError
 from kcli.spark.spark_errors import ExportError
 from tests.damage.layout import flip
 from tests.log_builder import BASE_TIMESTAMP, PartitionBuilder
+from tests.option_effects import check_differences
 from tests.spark.source import rows_of
 from tests.spark.to_parquet_run import Run, parse
 
@@ -557,3 +558,65 @@ def test_another_table(spark: Any, tmp_path: Path) -> None:
     result = export(spark, options)
     assert result.rows == pq.read_table(tmp_path / "out").num_rows == 16
     shutil.rmtree(tmp_path / "out")
+
+
+@pytest.mark.ci
+@pytest.mark.spark
+def test_an_option_changes_the_output_or_is_refused(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Options and pairs of them, drawn from the parser: the files, the rows, the summary or Spark's settings differ."""
+    build(tmp_path / "data")
+    out, report, schema = (tmp_path / name for name in ("out", "report", "schema"))
+    start, settings = session.start_session, list[object]()
+
+    def started(*given: Any, log_level: str) -> Any:
+        settings.append(given)
+        return start(*given, log_level=log_level)
+
+    monkeypatch.setattr("kcli.spark.session.start_session", started)
+
+    def observe(words: list[str]) -> tuple[int, object]:
+        settings.clear()
+        try:
+            code, printed, errors = run(tmp_path / "data", "--out", out, *words)
+        except CannotRun:
+            return EXIT_CANNOT_RUN, None
+        names = {re.sub(r"part-[0-9a-z-]*", "part", str(path.relative_to(tmp_path))) for path in tmp_path.rglob("*")}
+        rows, columns = list[str](), ""
+        if code == EXIT_OK:
+            rows, columns = sorted(map(repr, pq.read_table(out).to_pylist())), str(pq.read_schema(next(out.rglob("*.parquet"))))
+        for path in (*tmp_path.glob("out*"), report, schema):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        return code, (printed, errors, sorted(names), rows, columns, list(settings))
+
+    values = {
+        "--topic": "events",
+        "--topic-pattern": "text|none",
+        "--starting-offsets": '{"events": {"0": 5}, "text": {"1": 1}}',
+        "--ending-offsets": '{"events": {"0": 9}, "text": {"1": 3}}',
+        "--starting-time": str(BASE_TIMESTAMP + 45),
+        "--ending-time": str(BASE_TIMESTAMP + 75),
+        "--isolation": "read_committed",
+        "--table": "batches",
+        "--columns": "topic,offset,value",
+        "--option": "includeControl=true",
+        "--partition-by": "topic",
+        "--decode-value": "json",
+        "--decode-key": "utf8",
+        "--value-schema": "id bigint",
+        "--save-schema": str(schema),
+        "--infer-from": "1",
+        "--compression": "none",
+        "--report": str(report),
+        "--master": "local[1]",
+        "--driver-memory": "1g",
+        "--conf": "spark.sql.x=1",
+        "--command-config": str(tmp_path / "none"),
+    }
+    choices = {name: [name, value] for name, value in values.items()} | {
+        name: [name] for name in ("--flatten", "--incremental")
+    }
+    # The effects of two are on damage, and on an output that exists: other tests have them.
+    check_differences("to-parquet", choices, observe, pairs=16, without=("--out", "--on-corrupt", "--mode"))

@@ -9,7 +9,8 @@ an unknown key in the file                              a warning with the most 
 an unknown key in an override                           a fault with the most similar key
 a key of an older Kafka (REMOVED_KEYS)                  a warning that names its replacement
 a key of a plugin (PLUGIN_PREFIXES), a client's key     nothing: Kafka passes it on
-the same key twice in the file                          a warning; the last one counts, as in Kafka
+the same key twice in the file, or in overrides         a warning; the last one counts, as in Kafka
+`strict` without a file                                 a fault: it has nothing to check
 keys without meaning here, or not served yet            one line each (serving) in `config.warnings`, if a node is started
 """
 
@@ -34,6 +35,8 @@ def load_config(path: str | None, overrides: Sequence[str] = (), *, strict: bool
     With `strict` an unknown key of the file is a fault. With `serving` a node is to be started, and a security key that is not
     served yet is a fault. Raises ConfigError with a sentence for each fault.
     """
+    if strict and path is None:
+        raise ConfigError("--strict-config is about the keys of a server.properties: name the file, or leave the option out")
     data = None if path is None else _read(path)
     return configure(data, path, overrides, strict=strict, serving=serving)
 
@@ -56,6 +59,8 @@ def configure(
             raise ConfigError(f"--override {text} is not valid: it must be key=value")
         if key.strip() == "log.dir" and data is None:
             stated.pop("log.dirs", None)
+        if key.strip() in stated and stated[key.strip()].source == ConfigSource.OVERRIDE:
+            warnings.append(f"--override {key.strip()} is given twice; the last one counts")
         stated[key.strip()] = StatedValue(value_text.strip(), ConfigSource.OVERRIDE, f"--override {key.strip()}")
     config = ServerConfig(stated, name)
     if data is None and not overrides:
