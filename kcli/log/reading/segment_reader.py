@@ -276,8 +276,7 @@ class SegmentReader:
         end = self.end_position()
         legacy = seen_legacy = False
         doubt: Contradiction | None = None
-        # Batches before this byte are not contradicted, but the one of `doubt`.
-        looked_at = INT64_MAX if self._witnesses is None else position
+        looked_at = INT64_MAX if self._witnesses is None else position  # before this byte only `doubt` is contradicted
         suspect: int | None = None  # with `lenient`: the previous batch, if its CRC is wrong: its length may be wrong, too
         while position < end:
             if position < self._start or position + HEADER_BYTES > self._start + self._filled:
