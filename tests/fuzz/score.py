@@ -21,7 +21,8 @@ The score of a case:
     kept        the share of the batches, whole before the repair, that are whole after it
     restored    every record that was appended can be read again
     silent      records that were whole before the repair, cannot be read after it, and are in no offsets that it names
-    invented    records that can be read and were never appended
+    invented    records that can be read and were never appended, but for payload that nothing distinguishes from the log
+                (tests.fuzz.payload_like_log)
     unstable    a second repair has something to do
     error       a command ended with a traceback, or an exit code that is not documented
 
@@ -48,6 +49,7 @@ from tests.damage import NotApplicableError
 from tests.fuzz import outputs
 from tests.fuzz.__main__ import fast_directory
 from tests.fuzz.directories import MARK, Scene, write_scene
+from tests.fuzz.payload_like_log import find_payload_like_log
 from tests.fuzz.properties import DAMAGED, HOLES, SOUND
 
 SECTOR_BYTES = 512
@@ -228,6 +230,7 @@ def _score(scene: Scene) -> dict[str, Any]:
     paths = [directory.path for directory in scene.directories]
     appended = {(str(one.path), record) for one in scene.partitions for record in one.records.values()}
     whole = _whole(scene)
+    payloads = {str(one.path): find_payload_like_log(one) for one in scene.partitions}
     holes: list[tuple[str, int, float]] = []
     errors = []
     for path in paths:
@@ -257,7 +260,7 @@ def _score(scene: Scene) -> dict[str, Any]:
         "kept": len(kept & whole) / len(whole) if whole else 1.0,
         "restored": appended <= read,
         "silent": sorted({offset for _, offset in silent})[:20],
-        "invented": sorted({record.offset for row in shown if row not in appended for record in (row[1],)})[:20],
+        "invented": sorted({one.offset for at, one in shown if (at, one) not in appended and not payloads[at].has(one)})[:20],
         "unstable": sum(one.get("changes", 0) for one in again),
         "error": "; ".join(errors),
     }

