@@ -70,8 +70,8 @@ class BrokerLifecycleManager:
     def __init__(self, broker: Broker, incarnation_id: Uuid) -> None:
         self._broker = broker
         self.incarnation_id = incarnation_id
-        self.channel = broker.controller.separate(HEARTBEAT)
         self._interval_ms = broker.config.get_int("broker.heartbeat.interval.ms")
+        self.channel = broker.controller.separate(HEARTBEAT, self._interval_ms)
         self._backoff = ExponentialBackoff(RETRY_MS, self._interval_ms, jitter=0)
         self._on_released: Callable[[int], None] | None = None
         self._task: TimerTask | None = None

@@ -18,7 +18,8 @@ connection that ends, in Kafka too, a request may have been executed by then: it
 
 A manager has one connection, on which the controller answers in order. As in Kafka, registration and heartbeats have a manager
 of their own (HEARTBEAT): a heartbeat behind a forwarded request that takes longer than broker.session.timeout.ms would come too
-late, and the broker would be fenced.
+late, and the broker would be fenced. Their timeout is broker.heartbeat.interval.ms, as in Kafka: a heartbeat that is lost without
+the end of the connection must not cost a session.
 """
 
 from __future__ import annotations
@@ -73,9 +74,10 @@ class NodeToControllerChannelManager:
         self._backoff = ExponentialBackoff(times.retry_backoff_ms, times.retry_backoff_max_ms)
         self._known: PeerNode | None = None  # the last controller that was known
 
-    def separate(self, channel: str) -> NodeToControllerChannelManager:
-        """Return a manager whose requests go to the same controller on a connection of their own."""
-        parts = self._peers, self._effects, self._controller_id, self._listener, self._times
+    def separate(self, channel: str, timeout_ms: int) -> NodeToControllerChannelManager:
+        """Return a manager with a connection of its own to the controller, and with a shorter timeout of its requests."""
+        times = self._times._replace(socket_timeout_ms=min(self._times.socket_timeout_ms, timeout_ms))
+        parts = self._peers, self._effects, self._controller_id, self._listener, times
         return NodeToControllerChannelManager(*parts, channel)
 
     def follow_leader(self) -> PeerNode:

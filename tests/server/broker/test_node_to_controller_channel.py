@@ -197,13 +197,26 @@ def test_the_brokers_own_requests_are_not_sent_again_here() -> None:
     assert not answers[1].is_fenced
 
 
+def test_a_heartbeat_that_is_lost_fails_after_its_own_timeout() -> None:
+    """Not after controller.socket.timeout.ms (30 s): the session of the broker would be over, and it would stay fenced."""
+    channel, answers = Channel(2), []
+    heartbeats = channel.channel.separate(HEARTBEAT, 2000)
+    request = API_KEYS[BROKER_HEARTBEAT].request.new()
+    heartbeats.send(BROKER_HEARTBEAT, request, lambda answer, now_ms: answers.append(answer))
+    channel.connect(2, HEARTBEAT)
+    channel.advance(1999)
+    assert answers == []
+    channel.advance(1)
+    assert answers == [None]
+
+
 def test_a_heartbeat_does_not_wait_for_the_answer_to_a_client() -> None:
     """It has a connection of its own, and goes on when the other one ends; in a log line the two have different names."""
     channel, answers = Channel(2), []
     channel.forward()
     channel.connect(2)
     (forwarded,) = channel.take()
-    api, heartbeats = API_KEYS[BROKER_HEARTBEAT], channel.channel.separate(HEARTBEAT)
+    api, heartbeats = API_KEYS[BROKER_HEARTBEAT], channel.channel.separate(HEARTBEAT, 2000)
 
     def beat() -> None:
         heartbeats.send(BROKER_HEARTBEAT, api.request.new(), lambda answer, now_ms: answers.append(answer))
