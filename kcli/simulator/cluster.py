@@ -1,7 +1,8 @@
 """A cluster of whole nodes in virtual time: machines with a disk, a clock and a network each, and kcli's own client.
 
     machines            controllers of a quorum, brokers, or both in one process; static or dynamic voters
-    clients             an administrator, producers and consumers of kcli.client, with the checks of the one-node workload
+    clients             an administrator, producers and consumers of kcli.client, with the checks of the one-node workload; or
+                        groups and transactional producers (kcli.simulator.coordination.cluster_groups), and no disk that fails
     an operator         upgrades metadata.version; in a dynamic quorum it removes controllers from the voters and adds them
                         again, some of them with an empty disk; at the end all are voters
     faults of a machine as of one node (kcli.simulator.chaos): deaths, power losses, clean stops, clocks, disks; and pauses
@@ -21,6 +22,7 @@
     fences                    now and then       a broker that cannot reach the active controller is fenced after its session
     records                   by the clients     as with one node (kcli.simulator.partition_ledger): acknowledged records are
                                                  there, unchanged, once, in order, after every start of their machine
+    groups, transactions      at the end         as with one node (kcli.simulator.coordination.anomalies)
     topics, configurations    by the client      what was answered stays, also over elections (kcli.simulator.administrator)
     a healed world            at the end         nodes and clients are done within a bound of steps
 
@@ -60,9 +62,11 @@ from kcli.server.node import Node
 from kcli.server.raft.kafka_raft_client import KafkaRaftClient
 from kcli.server.raft.messages import ReplicaKey, SnapshotId
 from kcli.server.raft.metadata_batches import MetadataBatch
-from kcli.simulator.chaos import Chaos
+from kcli.simulator.chaos import FAULTY_SHARE, Chaos
 from kcli.simulator.checkers import DiskChecker
 from kcli.simulator.client import Task
+from kcli.simulator.coordination.cluster_groups import ClusterGroups
+from kcli.simulator.coordination.node_settings import group_settings
 from kcli.simulator.core_log_clients import CoreLogAdmin, CoreLogConsumer, CoreLogProducer
 from kcli.simulator.disk import SimulatedDisk
 from kcli.simulator.machine import Machine, NodeProcess
@@ -81,6 +85,7 @@ DEFAULT_STEPS = 6000
 MAX_QUIET_STEPS = 60_000
 # Nodes whose controllers have stopped before them wait for minutes, and ask all the time.
 MAX_STOP_STEPS = 300_000
+MAX_DRAIN_STEPS = 200_000
 CONTROLLER, BROKER = "CONTROLLER", "PLAINTEXT"
 CONTROLLER_PORT, BROKER_PORT = 9093, 9092
 DEATH_PAUSES_MS = (2000, 10_000, 60_000)
@@ -95,6 +100,9 @@ LATE_FENCE_MS = 2500
 FIRST_LEVELS = (25, 26, DEFAULT_METADATA_VERSION)
 OPERATOR_PAUSES_MS = (3000, 15_000)
 RETRY_MS = 300
+GROUPS_SHARE = 0.4
+# Machines lose power, and what coordinators have answered must be there.
+FLUSH_EACH: dict[str, object] = {"log.flush.interval.messages": 1}
 READ_BYTES = 1 << 20
 
 
@@ -123,7 +131,7 @@ def host_of(node_id: int) -> str:
     return f"127.0.0.{node_id}"
 
 
-def node_settings(layout: Layout, node_id: int, is_dynamic: bool, rng: Random) -> dict[str, object]:
+def node_settings(layout: Layout, node_id: int, is_dynamic: bool, rng: Random, groups: dict[str, object]) -> dict[str, object]:
     """Return the settings of a node, those of Kafka's names; rare events are frequent."""
     roles = [role for role, ids in (("broker", layout.brokers), ("controller", layout.controllers)) if node_id in ids]
     listeners = [f"{BROKER}://{host_of(node_id)}:{BROKER_PORT}"] if "broker" in roles else []
@@ -150,7 +158,8 @@ def node_settings(layout: Layout, node_id: int, is_dynamic: bool, rng: Random) -
         "kcli.quorum.elect.at.once": rng.choice(("true", "false")),
         "default.replication.factor": 1,
         # At the end most controllers are gone, and a controlled shutdown waits for five minutes: thousands of events.
-        "controlled.shutdown.enable": rng.choice(("true",) + 11 * ("false",)) if node_id in layout.controllers else "true",
+        "controlled.shutdown.enable": rng.choice(("true",) + 29 * ("false",)) if node_id in layout.controllers else "true",
+        **groups,
     }
 
 
@@ -397,10 +406,12 @@ class ClusterSimulation:
 
     def __init__(self, seed: int, *, steps: int = DEFAULT_STEPS, write: Callable[[str], None] | None = None) -> None:
         self.seed = seed
-        self.steps = steps
         rng = self._rng("layout")
         self.layout = rng.choice(LAYOUTS)
         self.is_dynamic = rng.random() < 0.5
+        has_groups = rng.random() < GROUPS_SHARE
+        self.steps = steps * 2 if has_groups else steps
+        self._group_settings = group_settings(self._rng("groups")) | FLUSH_EACH if has_groups else {}
         self.virtual_time = VirtualTime(self._rng("time"), START_MS)
         self.trace = Trace(lambda: self.virtual_time.now_ms, write)
         self.network = Network(self.virtual_time, self._rng("network"), self._network_conditions())
@@ -421,8 +432,9 @@ class ClusterSimulation:
         voters = self._voters if self.is_dynamic and len(self.layout.controllers) > 2 else {}
         replaceable = [one for one in self.layout.controllers if one not in self.layout.brokers]
         self.operator = ClusterOperator(self.world, self._rng("operator"), voters, replaceable, self._replace_disk)
+        self.groups = ClusterGroups(self.world, self._rng) if has_groups else None
         self.administrator = CoreLogAdmin(self.world, self._rng("admin"))
-        self.producers = [CoreLogProducer(self.world, f"p{n}", self._rng(f"p{n}")) for n in range(2)]
+        self.producers = [CoreLogProducer(self.world, f"p{n}", self._rng(f"p{n}")) for n in range(0 if has_groups else 2)]
         self.consumers = [CoreLogConsumer(self.world, "c0", self._rng("c0"))]
 
     def _rng(self, name: str) -> Random:
@@ -435,7 +447,7 @@ class ClusterSimulation:
     # ------------------------------------------------------------------------------------------------------ the machines
 
     def _maker(self, node_id: int) -> NodeMaker:
-        settings = node_settings(self.layout, node_id, self.is_dynamic, self._rng("settings"))
+        settings = node_settings(self.layout, node_id, self.is_dynamic, self._rng("settings"), self._group_settings)
         return NodeMaker(self.seed, node_id, settings)
 
     def _machine(self, node_id: int) -> Machine:
@@ -518,6 +530,7 @@ class ClusterSimulation:
             machine=machine,
             ready_ms=None,
             stop_ms=STOP_TIMEOUT_MS,
+            faulty_share=0.0 if self._group_settings else FAULTY_SHARE,
             max_pause_ms=self._rng("deaths").choice(DEATH_PAUSES_MS),
         )
 
@@ -535,8 +548,8 @@ class ClusterSimulation:
             deaths=sum(one.deaths for one in self.chaos.values()),
             elections=self.checks.elections(),
             voter_changes=self.operator.changes,
-            records=sum(one.acknowledged_batches for one in self.producers),
-            records_read=sum(one.record_count for one in self.consumers),
+            records=sum(one.acknowledged_batches for one in self.producers) + (self.groups.acknowledged if self.groups else 0),
+            records_read=sum(one.record_count for one in self.consumers) + (self.groups.read if self.groups else 0),
             virtual_ms=self.virtual_time.now_ms - START_MS,
         )
 
@@ -548,11 +561,14 @@ class ClusterSimulation:
             world.run(chaos.run())
         world.run(self._break_ways())
         world.run(self.operator.run())
-        world.run(self.administrator.run())
-        for producer in self.producers:
-            world.run(producer.run())
-        for consumer in self.consumers:
-            world.run(consumer.run())
+        if self.groups is not None:
+            world.run(self.groups.run())
+        else:
+            world.run(self.administrator.run())
+            for producer in self.producers:
+                world.run(producer.run())
+            for consumer in self.consumers:
+                world.run(consumer.run())
         for step in range(self.steps):
             self._next(step)
 
@@ -644,6 +660,8 @@ class ClusterSimulation:
         """End all faults; the cluster and its clients must finish."""
         self.trace.add("runner", "calm")
         self.world.is_ending = True
+        if self.groups is not None:
+            self.groups.stage.is_draining = True
         self.network.slow_ms.clear()
         for one in self.layout.nodes:
             for other in self.layout.nodes:
@@ -654,11 +672,19 @@ class ClusterSimulation:
         for chaos in self.chaos.values():
             chaos.calm()
         machines = self.machines.values()
-        self._until(lambda: all(machine.is_ready for machine in machines), "all nodes are ready")
+        most_steps = MAX_QUIET_STEPS if self.groups is None else MAX_DRAIN_STEPS
+        self._until(lambda: all(machine.is_ready for machine in machines), "all nodes are ready", most_steps)
+        if (groups := self.groups) is not None:
+            self.network.conditions = NetworkConditions()  # or a member could always be too slow for its session
+            self.world.run(groups.drain())
+            self._until(lambda: groups.is_drained, "the groups have read everything", MAX_DRAIN_STEPS)
         self._until(lambda: not self.world.tasks_running, "the clients are done")
         self.world.is_ending = False
-        self.administrator = CoreLogAdmin(self.world, self._rng("auditor"))
-        self.world.run(self.administrator.audit())
+        if self.groups is not None:
+            self.world.run(self.groups.check())
+        else:
+            self.administrator = CoreLogAdmin(self.world, self._rng("auditor"))
+            self.world.run(self.administrator.audit())
         self._until(lambda: not self.world.tasks_running, "the audit is done")
         self._until(self._is_settled, "all nodes have the metadata of one leader")
 

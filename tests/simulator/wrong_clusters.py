@@ -8,7 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from built_in_faults import Fault, FaultList, SmallWorld, patched
+from wrong_coordinators import reads_to_the_end
 
+from kcli.log.unified_log import UnifiedLog
 from kcli.server.broker.metadata_publisher import MetadataPublisher
 from kcli.server.controller.cluster_control_manager import ClusterControlManager
 from kcli.server.controller.controller_state import ControllerState
@@ -95,6 +97,9 @@ FAULTS = {
     ),
     "makes snapshots without configurations": Fault(
         patched(snapshot_generator, "image_records", skips_configurations), "the snapshot of node"
+    ),
+    "shows records of open transactions": Fault(
+        patched(UnifiedLog, "last_stable_offset", reads_to_the_end), "precommitted_reads|aborted_reads"
     ),
     "skips the last record of a batch": Fault(
         patched(MetadataPublisher, "apply", forgets_topics), ".*has applied the metadata"

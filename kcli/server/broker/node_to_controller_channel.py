@@ -18,8 +18,8 @@ connection that ends, in Kafka too, a request may have been executed by then: it
 
 A manager has one connection, on which the controller answers in order. As in Kafka, registration and heartbeats have a manager
 of their own (HEARTBEAT): a heartbeat behind a forwarded request that takes longer than broker.session.timeout.ms would come too
-late, and the broker would be fenced. Their timeout is broker.heartbeat.interval.ms, as in Kafka: a heartbeat that is lost without
-the end of the connection must not cost a session.
+late, and the broker would be fenced. Their timeout is broker.heartbeat.interval.ms, as in Kafka: a heartbeat that is lost
+without the end of the connection must not cost a session.
 """
 
 from __future__ import annotations

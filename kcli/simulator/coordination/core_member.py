@@ -114,7 +114,8 @@ class CoreMember:
             auto_commit_interval_ms=rng.choice((100, 700)),
             auto_offset_reset="earliest",
             isolation_level=_ISOLATION[self._is_committed_only],
-            fetch_max_wait_ms=rng.choice((0, 50, 100)),  # below all request timeouts
+            # Below all request timeouts; each Fetch of a cluster is many events.
+            fetch_max_wait_ms=rng.choice((100, 250) if stage.is_core_only else (0, 50, 100)),
             max_partition_fetch_bytes=rng.choice((1, 300, 1 << 20)),
         )
         self._lives = 0
@@ -411,6 +412,8 @@ class CoreMember:
     def _leave_zombie(self) -> None:
         """Let another thread of the process commit when the member has gone; the client itself would not send that."""
         metadata = self._core.group_metadata()
+        if self._stage.is_core_only:
+            return
         if self._done and isinstance(self._work, CommitWork) and metadata.generation_id > 0:
             self._stage.world.run(self._commit_as_zombie(dict(self._done), metadata))
 

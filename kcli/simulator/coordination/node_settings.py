@@ -18,8 +18,19 @@ def loses_power(seed: int) -> bool:
 
 def make_coordination_node(seed: int) -> NodeMaker:
     """Return the nodes of a seed."""
-    rng = Random(f"{seed} coordination")
     settings: dict[str, object] = {
+        **group_settings(Random(f"{seed} coordination")),
+        **_share_settings(Random(f"{seed} share groups")),
+        **_streams_settings(Random(f"{seed} streams groups")),
+    }
+    if loses_power(seed):
+        settings["log.flush.interval.messages"] = 1
+    return NodeMaker(seed, extra_settings=settings)
+
+
+def group_settings(rng: Random) -> dict[str, object]:
+    """Return the settings of groups of consumers and of transactions."""
+    return {
         "offsets.topic.replication.factor": 1,
         "offsets.topic.num.partitions": rng.choice((1, 2, 3)),
         "offsets.topic.segment.bytes": 1 << 20,
@@ -39,12 +50,7 @@ def make_coordination_node(seed: int) -> NodeMaker:
         "log.index.size.max.bytes": 4096,  # each start preallocates the indexes
         "log.message.timestamp.after.max.ms": DAY_MS,
         "log.retention.check.interval.ms": 300_000,
-        **_share_settings(Random(f"{seed} share groups")),
-        **_streams_settings(Random(f"{seed} streams groups")),
     }
-    if loses_power(seed):
-        settings["log.flush.interval.messages"] = 1
-    return NodeMaker(seed, extra_settings=settings)
 
 
 def _share_settings(rng: Random) -> dict[str, object]:

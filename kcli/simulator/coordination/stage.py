@@ -65,11 +65,15 @@ class StageTopic(NamedTuple):
 
 
 class Stage:
-    """See the head of this module; `loses_power`: every write of the brokers is flushed before it is answered."""
+    """See the head of this module; `loses_power`: every write of the brokers is flushed before it is answered.
 
-    def __init__(self, world: World, *, loses_power: bool) -> None:
+    `is_core_only`: all clients are cores of kcli's own client, which find the brokers of a cluster; raw ones know one only.
+    """
+
+    def __init__(self, world: World, *, loses_power: bool, is_core_only: bool = False) -> None:
         self.world = world
         self.loses_power = loses_power
+        self.is_core_only = is_core_only
         self.history = History()
         self.topics: dict[str, StageTopic] = {}
         # The name of a topic that is being created again, and whose new id no client has seen yet.

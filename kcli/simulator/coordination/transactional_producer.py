@@ -44,7 +44,7 @@ def make_session(stage: Stage, name: str, rng: Random, transactional_id: str | N
     # With Kafka's rules, EndTxn of a fenced client of version 2 may look like a retry of an end by a client of version 1.
     # So all producers of a transactional id have one version.
     is_new_style = stage.styles.setdefault(transactional_id, rng.random() < 0.6) or transactional_id is None
-    if is_new_style and topic != AGAIN and rng.random() < CORE_SHARE:
+    if stage.is_core_only or (is_new_style and topic != AGAIN and rng.random() < CORE_SHARE):
         return CoreProducerSession(stage, name, rng, transactional_id)
     return ProducerSession(stage, name, rng, transactional_id)
 

@@ -108,7 +108,7 @@ class GroupMembers:
         self._kind = kind
         self._topic = topic
         is_core = may_be_core and kind in (CLASSIC_KIND, CONSUMER_KIND)
-        self._core_share = rng.choice(CORE_SHARES) if is_core else 0.0
+        self._core_share = 1.0 if stage.is_core_only else rng.choice(CORE_SHARES) if is_core else 0.0
         self._strategies = rng.choice(_STRATEGIES) if self._core_share == 1.0 else ("range",)
         self._is_static = rng.random() < STATIC_SHARE
 
