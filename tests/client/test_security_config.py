@@ -16,8 +16,7 @@ import pytest
 
 from kcli.client import Admin, Consumer, Producer, ShareConsumer
 from kcli.client.errors import ConfigError
-from kcli.client.jaas import parse_jaas
-from kcli.client.security_config import TOKEN_URL, TokenEndpoint, read_security
+from kcli.client.security_config import TOKEN_URL, TokenEndpoint, parse_jaas, read_security
 from kcli.client.shell import tokens
 from kcli.client.shell.tokens import EndpointSource, FileSource, FunctionSource, TokenError, TokenObtainer
 from kcli.network.events import ObtainToken, Peer, PeerAddress, TokenObtained

@@ -39,9 +39,8 @@ from kcli.server.coordinator.group.group_coordinator import GroupShard
 from kcli.server.coordinator.group.offset_manager import OffsetManager
 from kcli.server.coordinator.group.streams_group_manager import StreamsGroupManager
 from kcli.server.coordinator.group.streams_topology import _Counts
-from kcli.server.coordinator.loader import CoordinatorLoader
 from kcli.server.coordinator.operation import CoordinatorError, Decision
-from kcli.server.coordinator.runtime import CoordinatorRuntime
+from kcli.server.coordinator.runtime import CoordinatorLoader, CoordinatorRuntime
 from kcli.server.coordinator.share import share_shard
 from kcli.server.coordinator.share.share_shard import ShareShard
 from kcli.server.coordinator.transaction import transitions

@@ -23,7 +23,7 @@ in the log is enough.
     start     the log is recovered; voters and kraft.version are read from its control records, epoch and vote from quorum-state
     commit    listeners get the batches of the snapshot, then those of the log, in order, each once, in time slices; they are
               notified of the leader, of this node when they have all before its epoch. The metadata records of the snapshot at
-              offset 0 are left out: the first leader appends them (kcli.server.controller.activation)
+              offset 0 are left out: the first leader appends them (kcli.server.controller.controller_server)
     snapshot  written by kcli.server.raft.snapshot_writer; one that the leader sends replaces what the listeners have
 
 A disk error on the metadata log ends the part that this node takes in the quorum, because what was written may be lost.

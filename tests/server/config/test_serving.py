@@ -26,7 +26,7 @@ ONLY_COMPARED = (
     "num.replica.alter.log.dirs.threads",
 )
 # Modules that know every key or check keys, and do not act on them.
-NOT_READERS = ("checks", "definitions", "serving", "loading", "reference", "broker_changes", "describe_configs", "key_names")
+NOT_READERS = ("checks", "definitions", "serving", "loading", "reference", "alter_configs", "describe_configs", "key_names")
 
 
 @pytest.fixture(scope="module")

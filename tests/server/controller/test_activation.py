@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kcli.log.disk.os_disk import OsDisk
-from kcli.server.controller.activation import activation_records
+from kcli.server.controller.controller_server import activation_records
 from kcli.server.controller.formatting import FormatPlan, format_directories
 from kcli.server.raft.metadata_batches import new_record
 from kcli.server.raft.metadata_log import MetadataLogError
