@@ -42,8 +42,6 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from kcli.network.events import PeerClosed, ResponseReceived
-from kcli.network.peers import Peers
-from kcli.network.timing_wheel import Timer
 from kcli.protocol.apis import ENVELOPE
 from kcli.protocol.message_errors import MessageError
 from kcli.server.authorizer import Authorizer
@@ -63,7 +61,7 @@ from kcli.server.events import (
     SendResponse,
 )
 from kcli.server.log_lines import fault_line
-from kcli.server.outstanding import Computations, Flushes
+from kcli.server.node_parts import NodeParts
 from kcli.server.raft.raft_manager import KafkaRaftManager
 from kcli.state.metadata_image import MetadataImage
 
@@ -90,16 +88,12 @@ class ControllerPort(Protocol):
 
 
 class Node:
-    """One node; its parts share `effects` and `timer`. Requests on `controller_listeners` are for the controller."""
+    """One node; its cores share `parts`. Requests on `controller_listeners` are for the controller."""
 
     def __init__(
         self,
         node_id: int,
-        effects: list[Effect],
-        timer: Timer,
-        flushes: Flushes,
-        computations: Computations,
-        peers: Peers,
+        parts: NodeParts,
         quorum: KafkaRaftManager,
         controller: ControllerPort | None,
         controller_listeners: Iterable[str],
@@ -109,13 +103,13 @@ class Node:
         self.quorum = quorum
         self.controller = controller
         self.broker = broker
-        self.timer = timer
-        self.peers = peers
+        self.timer = parts.timer
+        self.peers = parts.peers
         self.is_controller_ready = False
         self.is_stopped = False
-        self._effects = effects
-        self._flushes = flushes
-        self._computations = computations
+        self._effects = parts.effects
+        self._flushes = parts.flushes
+        self._computations = parts.computations
         self._controller_listeners = frozenset(controller_listeners)
 
     @property

@@ -28,7 +28,7 @@ from kcli.log.wall_time import WallTime
 from kcli.network.events import NodeRole, PeerAddress, PeerNode
 from kcli.network.peers import Peers, PeerSettings
 from kcli.network.timing_wheel import Timer
-from kcli.server.broker.broker import Broker, NodeParts
+from kcli.server.broker.broker import Broker
 from kcli.server.broker.node_to_controller_channel import ChannelTimes, NodeToControllerChannelManager
 from kcli.server.config.listeners import LOOPBACK_HOSTS, NOT_BOUND, UNROUTABLE_HOST, BoundAddresses
 from kcli.server.config.server_config import ServerConfig, cleaner_settings
@@ -41,8 +41,9 @@ from kcli.server.controller.formatting import (
 )
 from kcli.server.events import Effect
 from kcli.server.features import initial_features
-from kcli.server.log_lines import CONTROLLER, LOG, NETWORK, SERVER, Line, Loggers
+from kcli.server.log_lines import LOG, NETWORK, SERVER, Line, Loggers
 from kcli.server.node import Node
+from kcli.server.node_parts import NodeParts
 from kcli.server.outstanding import Computations, Flushes
 from kcli.server.raft.kafka_raft_client import KafkaRaftClient
 from kcli.server.raft.raft_manager import KafkaRaftManager
@@ -282,14 +283,14 @@ def build_node(
 
     client_id, addresses = f"broker-{config.node_id}", ClusterAddresses()
     peers = Peers(config.node_id, client_id, effects, timer, rng, addresses, _peer_settings(config), loggers[NETWORK])
-    ids = identity.cluster_id, identity.directory_ids
-    quorum = KafkaRaftManager(config, *ids, disk, files, rng, timer, flushes, scheduler, peers, loggers[CONTROLLER], end, bound)
+    parts = NodeParts(disk, files, rng, timer, effects, flushes, computations, scheduler, peers, loggers)
+    quorum = KafkaRaftManager(config, identity.cluster_id, identity.directory_ids, parts, end, bound)
     raft = addresses.quorum = quorum.client
     controller = None
     if config.is_controller:
         from kcli.server.controller.controller_server import ControllerServer
 
-        controller = ControllerServer(config, identity.cluster_id, raft, disk, rng, timer, scheduler, peers, loggers, bound)
+        controller = ControllerServer(config, identity.cluster_id, raft, parts, bound)
         state = controller.state
         state.replicates = not config.is_broker  # brokers of Kafka copy records, those of kcli not yet
         addresses.image = lambda: state.image
@@ -298,11 +299,10 @@ def build_node(
     if config.is_broker:
         times = ChannelTimes(config.get_int("controller.socket.timeout.ms"), config.get_int("request.timeout.ms"))
         channel = NodeToControllerChannelManager(peers, effects, lambda: raft.leader_id, names[0], times)
-        parts = NodeParts(disk, rng, timer, effects, flushes, computations, scheduler, peers, loggers)
         broker = Broker(config, identity.cluster_id, parts, log_manager, raft, channel, bound, accepts_stray=accepts_stray)
         metadata = broker.metadata
         addresses.image = lambda: metadata.image
-    return Node(config.node_id, effects, timer, flushes, computations, peers, quorum, controller, names, broker)
+    return Node(config.node_id, parts, quorum, controller, names, broker)
 
 
 def _peer_settings(config: ServerConfig) -> PeerSettings:

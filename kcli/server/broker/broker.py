@@ -22,14 +22,11 @@ AutoTopicCreationManager        topics that clients name and that do not exist
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.log.disk.port import LogDisk
 from kcli.log.log_manager import LogManager
-from kcli.log.rng import Random
 from kcli.network.peers import Peers
-from kcli.network.timing_wheel import Timer
 from kcli.protocol.apis import API_KEYS, BROKER_REGISTRATION, FETCH, PRODUCE
 from kcli.protocol.message import Message
 from kcli.server.apis.context import BrokerParts
@@ -52,13 +49,14 @@ from kcli.server.config.topic_config import TopicConfigs
 from kcli.server.coordinator.group.group_coordinator import GroupCoordinator
 from kcli.server.coordinator.share.share_coordinator import SHARE_STATE_TOPIC, ShareCoordinator
 from kcli.server.coordinator.transaction.transaction_coordinator import TransactionCoordinator
-from kcli.server.events import Connection, Effect
+from kcli.server.events import Connection
 from kcli.server.features import supported_features
-from kcli.server.log_lines import BROKER, GROUPS, REPLICATION, SHARE, TRANSACTIONS, Loggers
+from kcli.server.log_lines import BROKER, GROUPS, REPLICATION, SHARE, TRANSACTIONS
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.metrics.broker_metrics import BrokerMetrics
 from kcli.server.metrics.client_metrics import ClientMetricsManager
-from kcli.server.outstanding import Computations, Flushes
+from kcli.server.node_parts import NodeParts
+from kcli.server.outstanding import Flushes
 from kcli.server.replication.replica_manager import ReplicaManager
 from kcli.server.replication.share.dead_letters import ShareGroupDLQManager
 from kcli.server.replication.share.share_partition_manager import SharePartitionManager
@@ -68,20 +66,6 @@ from kcli.server.scheduler import Scheduler
 from kcli.state.image_records import CORDONED_LOG_DIRS_SINCE, number_of
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import SECURITY_PROTOCOLS
-
-
-class NodeParts(NamedTuple):
-    """What all cores of a node share. `effects` is the node's list of effects, `loggers` write the node's log."""
-
-    disk: LogDisk
-    rng: Random
-    timer: Timer
-    effects: list[Effect]
-    flushes: Flushes
-    computations: Computations
-    scheduler: Scheduler
-    peers: Peers
-    loggers: Loggers
 
 
 class Broker:
@@ -99,7 +83,7 @@ class Broker:
         *,
         accepts_stray: bool = False,
     ) -> None:
-        disk, rng, timer, effects, flushes, computations, scheduler, peers, loggers = node
+        disk, _, rng, timer, effects, flushes, computations, scheduler, peers, loggers = node
         self.config = DynamicConfig(config, loggers[BROKER])
         self.node_id = config.node_id
         self.cluster_id = cluster_id

@@ -30,8 +30,6 @@ from functools import cached_property
 from kcli.format.file_names import METADATA_TOPIC, FileKind, metadata_snapshot_name, partition_directory_name
 from kcli.format.kafka_uuid import random_uuid
 from kcli.log.disk.port import LogDisk
-from kcli.log.rng import Random
-from kcli.network.timing_wheel import Timer
 from kcli.protocol.control_records import SNAPSHOT_FOOTER
 from kcli.protocol.message import Message
 from kcli.server.authorizer import AllowAll
@@ -51,13 +49,13 @@ from kcli.server.features import (
     initial_features,
     supported_features,
 )
-from kcli.server.log_lines import CONTROLLER, Loggers
+from kcli.server.log_lines import CONTROLLER
 from kcli.server.metrics.broker_metrics import ErrorCounts
-from kcli.server.raft.kafka_raft_client import KafkaRaftClient, Network
+from kcli.server.node_parts import NodeParts
+from kcli.server.raft.kafka_raft_client import KafkaRaftClient
 from kcli.server.raft.metadata_batches import bootstrap_records, new_record
 from kcli.server.raft.metadata_log import MetadataLogError, read_snapshot_file
 from kcli.server.raft.raft_manager import check_features
-from kcli.server.scheduler import Scheduler
 from kcli.state.image_records import controller_record
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import ControllerRegistration, Endpoint
@@ -131,22 +129,17 @@ class ControllerServer:
         config: ServerConfig,
         cluster_id: str,
         raft: KafkaRaftClient,
-        disk: LogDisk,
-        rng: Random,
-        timer: Timer,
-        scheduler: Scheduler,
-        network: Network,
-        loggers: Loggers,
+        node: NodeParts,
         bound: BoundAddresses = NOT_BOUND,
     ) -> None:
         self._config = config
         self._bound = bound
-        self._disk = disk
-        self._rng = rng
+        self._disk = node.disk
+        self._rng = node.rng
         self.raft = raft
         self.authorizer = AllowAll()
-        report = loggers[CONTROLLER]
-        self.state = ControllerState(cluster_id, rng, DynamicConfig(config, report), lambda: self.raft.next_offset)
+        report, timer, scheduler = node.loggers[CONTROLLER], node.timer, node.scheduler
+        self.state = ControllerState(cluster_id, node.rng, DynamicConfig(config, report), lambda: self.raft.next_offset)
         balances = config.get_bool("auto.leader.rebalance.enable")
         times = ControllerTimes(
             config.get_int("metadata.max.idle.interval.ms"),
@@ -157,9 +150,9 @@ class ControllerServer:
             self.raft, self.state, ControlManagers(self.state), timer, scheduler, times, self._first_records, report
         )
         self._registrations = ControllerRegistrationManager(
-            self.raft, self.state, network, timer, lambda: self._registration, report
+            self.raft, self.state, node.peers, timer, lambda: self._registration, report
         )
-        self._apis = ControllerApis(self.raft, self.state, self.controller, scheduler, loggers)
+        self._apis = ControllerApis(self.raft, self.state, self.controller, scheduler, node.loggers)
 
     @property
     def errors(self) -> ErrorCounts:

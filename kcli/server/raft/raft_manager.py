@@ -15,16 +15,13 @@ from collections.abc import Callable, Iterable, Mapping
 
 from kcli.format.file_names import METADATA_TOPIC, partition_directory_name
 from kcli.format.kafka_uuid import ZERO_UUID, Uuid
-from kcli.log.disk.port import LogDisk
-from kcli.log.file_cache import FileCache
-from kcli.log.rng import Random
-from kcli.network.timing_wheel import Timer
 from kcli.protocol.message import Message
 from kcli.server.config.listeners import NOT_BOUND, BoundAddresses
 from kcli.server.config.server_config import ServerConfig
 from kcli.server.features import FeatureError, check_finalized
-from kcli.server.outstanding import Flushes
-from kcli.server.raft.kafka_raft_client import KafkaRaftClient, Network, RaftConfig
+from kcli.server.log_lines import CONTROLLER
+from kcli.server.node_parts import NodeParts
+from kcli.server.raft.kafka_raft_client import KafkaRaftClient, RaftConfig
 from kcli.server.raft.messages import Destination, ListenerEndpoint, ReplicaKey, SnapshotId
 from kcli.server.raft.metadata_batches import MetadataBatch
 from kcli.server.raft.metadata_log import MetadataLogConfig, MetadataLogError
@@ -33,7 +30,6 @@ from kcli.server.raft.snapshot_generator import SnapshotGenerator, SnapshotTimes
 from kcli.server.raft.snapshot_writer import SnapshotWriter
 from kcli.server.raft.startable_quorum import refusal
 from kcli.server.raft.voter_set import voter_node
-from kcli.server.scheduler import Scheduler
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import Voter
 
@@ -49,21 +45,23 @@ class KafkaRaftManager:
         config: ServerConfig,
         cluster_id: str,
         directory_ids: Mapping[str, Uuid | None],
-        disk: LogDisk,
-        files: FileCache,
-        rng: Random,
-        timer: Timer,
-        flushes: Flushes,
-        scheduler: Scheduler,
-        network: Network,
-        report: Callable[[str], None],
+        node: NodeParts,
         on_storage_failure: Callable[[OSError, int], None],
         bound: BoundAddresses = NOT_BOUND,
     ) -> None:
         self._config = config
-        settings = raft_config(config, cluster_id, directory_ids, bound)
+        report, timer, scheduler = node.loggers[CONTROLLER], node.timer, node.scheduler
         self.client = KafkaRaftClient(
-            settings, disk, files, timer, flushes.flush, scheduler, network, rng, report, on_storage_failure
+            raft_config(config, cluster_id, directory_ids, bound),
+            node.disk,
+            node.files,
+            timer,
+            node.flushes.flush,
+            scheduler,
+            node.peers,
+            node.rng,
+            report,
+            on_storage_failure,
         )
         self.snapshot_writer = SnapshotWriter(self.client, timer, scheduler, report)
 

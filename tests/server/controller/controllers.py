@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.file_cache import FileCache
+from kcli.network.peers import Peers
 from kcli.network.timing_wheel import Timer
 from kcli.protocol.apis import API_KEYS, BROKER_HEARTBEAT, BROKER_REGISTRATION, CREATE_TOPICS
 from kcli.protocol.framing import encode_request, read_response_header
@@ -18,8 +19,9 @@ from kcli.server.controller.controller_server import ControllerServer
 from kcli.server.controller.formatting import read_meta_properties
 from kcli.server.events import Connection, Effect, Flush, Flushed
 from kcli.server.features import supported_features
-from kcli.server.log_lines import CONTROLLER, Loggers
-from kcli.server.outstanding import Flushes
+from kcli.server.log_lines import Loggers
+from kcli.server.node_parts import NodeParts
+from kcli.server.outstanding import Computations, Flushes
 from kcli.server.raft.messages import SnapshotId
 from kcli.server.raft.metadata_batches import MetadataBatch
 from kcli.server.raft.raft_manager import KafkaRaftManager
@@ -71,23 +73,27 @@ class ControllerNode:
         self.flush_count = 0
         self.flush_faults: dict[tuple[str, ...], OSError] = {}  # once, by the paths to be flushed
         scheduler, loggers = Scheduler(self.timer, self.flushes.flush), Loggers(self.lines.append)
-        rng, network = random.Random(seed), NoNetwork()
+        parts = NodeParts(
+            disk,
+            FileCache(disk),
+            random.Random(seed),
+            self.timer,
+            self.effects,
+            self.flushes,
+            Computations(self.effects),
+            scheduler,
+            cast(Peers, NoNetwork()),
+            loggers,
+        )
         self.quorum = KafkaRaftManager(
             self.config,
             meta.cluster_id,
             {str(directory): meta.directory_id},
-            disk,
-            FileCache(disk),
-            rng,
-            self.timer,
-            self.flushes,
-            scheduler,
-            network,
-            loggers[CONTROLLER],
+            parts,
             lambda error, now_ms: self.storage_failures.append(error),
         )
         raft = self.quorum.client
-        self.core = ControllerServer(self.config, meta.cluster_id, raft, disk, rng, self.timer, scheduler, network, loggers)
+        self.core = ControllerServer(self.config, meta.cluster_id, raft, parts)
         self.broker = Broker()
         raft.register(self.broker)
         self.broker_epoch = -1
