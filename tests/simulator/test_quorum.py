@@ -15,7 +15,7 @@ from kcli.server.raft.messages import EpochEnd, LeaderChangeEntry, SnapshotId
 from kcli.simulator.quorum.memory_log import MemoryLog
 from kcli.simulator.quorum.scripts import ScriptError, run_script
 from kcli.simulator.quorum.simulation import QuorumResult, QuorumSimulation
-from kcli.simulator.quorum.small_worlds import LARGE, SMALL, search
+from kcli.simulator.quorum.small_worlds import LARGE, SMALL, TOGETHER, search
 
 sys.path.insert(0, str(Path(__file__).parent))
 from wrong_quorums import QUORUMS
@@ -77,6 +77,17 @@ def test_a_small_world_is_searched_completely(name: str) -> None:
     print(f"{name}: {found.states} states, {found.steps} steps")
     assert found.failure == "", "\n".join(found.trace)
     assert found.is_complete and found.states > 100
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("name", TOGETHER)
+def test_a_world_with_everything_is_searched_for_some_seconds(name: str) -> None:
+    """Elections, appends, a crash, a lost message and a change of the voters in one: all orders of the first steps."""
+    config, bounds, is_led = TOGETHER[name]
+    found = search(config, bounds, is_led=is_led, most_states=50_000)
+    print(f"{name}: {found.states} states, {found.steps} steps")
+    assert found.failure == "", "\n".join(found.trace)
+    assert found.states >= 50_000
 
 
 @pytest.mark.slow

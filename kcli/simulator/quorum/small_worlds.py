@@ -103,13 +103,31 @@ _TWO_OF_THREE = WorldConfig(voter_ids=(1, 2), is_dynamic=True)
 _REMOVAL = RemoveRaftVoter(CLUSTER_ID, ReplicaKey(3, directory_id_of(3, 1)))
 _ADDITION = AddRaftVoter(CLUSTER_ID, ReplicaKey(3, directory_id_of(3, 1)), endpoints_of(3))
 
-# name -> (the quorum, the bounds, whether a leader is elected first); `SMALL` is searched in each run of CI, `LARGE` by hand.
+# name -> (the quorum, the bounds, whether a leader is elected first); `SMALL` is searched in each run of CI, with the first
+# states of `TOGETHER`, and `LARGE` by hand.
 SMALL = {
     "two voters elect a leader": (_TWO, Bounds(timeouts=2, epochs=1, appends=0), False),
     "three voters; an append and a pre-vote": (_THREE, Bounds(timeouts=1, appends=1), True),
     "two voters; an append, a crash": (_TWO, Bounds(timeouts=0, crashes=1), True),
     "two voters; an append, a lost message, a pre-vote": (_TWO, Bounds(timeouts=1, losses=1), True),
     "three voters; one is removed, an append": (_DYNAMIC, Bounds(timeouts=0, changes=(_REMOVAL,)), True),
+    "two voters; two appends, a crash, a lost message": (_TWO, Bounds(timeouts=0, appends=2, crashes=1, losses=1), True),
+    "two voters; a third is added, an append, a lost message": (
+        _TWO_OF_THREE,
+        Bounds(timeouts=0, losses=1, changes=(_ADDITION,)),
+        True,
+    ),
+    "three voters; one is removed, an append, a lost message": (
+        _DYNAMIC,
+        Bounds(timeouts=0, losses=1, changes=(_REMOVAL,)),
+        True,
+    ),
+}
+# Everything together: two elections after the first, two appends, a crash, a lost message, a change of the voters.
+_EVERYTHING = Bounds(timeouts=2, epochs=3, appends=2, crashes=1, losses=1)
+TOGETHER = {
+    "two voters; a third is added, and everything else": (_TWO_OF_THREE, _EVERYTHING._replace(changes=(_ADDITION,)), True),
+    "three voters; one is removed, and everything else": (_DYNAMIC, _EVERYTHING._replace(changes=(_REMOVAL,)), True),
 }
 LARGE = {
     "two voters; an append, the leader crashes, another election": (_TWO, Bounds(timeouts=1, crashes=1), True),
@@ -135,6 +153,7 @@ LARGE = {
         Bounds(timeouts=2, epochs=3, appends=1, crashes=1, changes=(_ADDITION,)),
         True,
     ),
+    **TOGETHER,
 }
 
 
@@ -151,7 +170,7 @@ def _no_trace(actor: str, text: str) -> None:
 
 
 def begin(config: WorldConfig, bounds: Bounds, *, is_led: bool, trace: Callable[[str, str], None] = _no_trace) -> State:
-    """Start all replicas; with `is_led`, let the first one be elected, and everything arrive."""
+    """Start all replicas; with `is_led`, let the first one be elected, all others follow it, and everything arrive."""
     world = QuorumWorld(config._replace(is_time_abstract=True), FirstChoice(), trace)
     state = State(world, (), bounds)
     for replica in world.replicas.values():
@@ -161,7 +180,13 @@ def begin(config: WorldConfig, bounds: Bounds, *, is_led: bool, trace: Callable[
         while not any(_leads(replica) for replica in world.replicas.values()):
             state = _settled(_apply(state, Step("time", config.voter_ids[0])))
             world = state.world
+        while (lost := next((one for one in state.world.replicas.values() if not _has_leader(one)), None)) is not None:
+            state = _settled(_apply(state, Step("time", lost.node_id)))
     return state._replace(left=bounds)
+
+
+def _has_leader(replica: SimulatedReplica) -> bool:
+    return replica.core is not None and replica.core.quorum.leader_id >= 0
 
 
 def _leads(replica: SimulatedReplica) -> bool:
