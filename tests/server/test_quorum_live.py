@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from collections.abc import Iterable
 from contextlib import suppress
@@ -10,13 +11,16 @@ from pathlib import Path
 import pytest
 
 from kcli.client import Admin, Consumer, NewTopic, Producer
+from kcli.client.admin.cluster import FeatureUpdate
 from kcli.client.admin.configs import AlterConfigOp, AlterOperation, ConfigResource, ResourceType
 from kcli.client.admin.operation import value_of
 from kcli.client.cluster import NO_LEADER
 from kcli.client.errors import ClientError, KafkaError
 from kcli.commands.app import main
+from kcli.format.metadata_files import decode_meta_properties
 from kcli.format.primitives import FormatError
 from kcli.server.raft.metadata_batches import decode_batches
+from tests.conftest import FIXTURES
 from tests.server.live import PATIENCE_S, wait_for
 from tests.server.quorum_processes import Controller, Quorum, addresses, faults, free_ports, kcli_command
 
@@ -91,6 +95,58 @@ def test_controllers_are_administered_without_a_broker(tmp_path: Path, capfd: py
     assert faults(controllers) == []
 
 
+ONE_NODE = FIXTURES / "kcli-one-node"
+OLD_OFFSETS = "offsets.retention.minutes=2000000000"  # those of the fixture
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("kind", ["dynamic", "static"])
+def test_a_directory_of_one_node_grows_to_a_quorum(tmp_path: Path, capfd: pytest.CaptureFixture[str], kind: str) -> None:
+    """A directory that kcli wrote when it had no quorums starts as it is; two controllers are added to it, and it is removed.
+
+    A static quorum becomes a dynamic one by an upgrade of kraft.version first.
+    """
+    ports, broker_ports = free_ports(3), free_ports(1)
+    first = Controller(
+        tmp_path, 1, ports[:1], kcli_command(), *BROKER, OLD_OFFSETS, is_dynamic=kind == "dynamic", broker_port=broker_ports[0]
+    )
+    shutil.copytree(ONE_NODE / kind, first.home / "data")
+    cluster_id = decode_meta_properties((first.home / "data/meta.properties").read_bytes()).cluster_id
+    others = [Controller(tmp_path, node_id, ports, kcli_command(), is_dynamic=True) for node_id in (2, 3)]
+    for one in others:
+        one.format_by_kcli("--no-initial-controllers", cluster_id=cluster_id)
+    nodes = [first, *others]
+    where = ["--bootstrap-controller", addresses(ports), "--timeout", "60"]
+    kept = {f"kept-{number}".encode() for number in range(10)}
+    settings = {"default.api.timeout.ms": 60_000}
+    controllers = Admin({"bootstrap.controllers": addresses(ports), **settings}, log=lambda line: None)
+    with Quorum(nodes), controllers, Admin({"bootstrap.servers": first.bootstrap, **settings}) as admin:
+        wait_for(lambda: "is ready" in first.log())
+        committed = value_of(admin.list_consumer_group_offsets({"group": None})["group"])
+        assert {partition: one.offset for (_, partition), one in committed.items()} == {0: 5, 1: 5}
+        assert read(first.bootstrap, "kept", 10, "another group") == kept
+        if kind == "static":
+            add = ["cluster", "add-controller", "--config", str(others[0].properties), *where]
+            assert main(add) == 1
+            assert "kraft.version" in capfd.readouterr().err
+            value_of(admin.update_features({"kraft.version": FeatureUpdate(1)})["kraft.version"])
+        for one in others:
+            wait_for(lambda one=one: is_added(controllers, one, where))
+        first.end(signal.SIGTERM)
+        first.start()
+        assert read(first.bootstrap, "kept", 10, "a third group") == kept
+        (own,) = (voter for voter in controllers.describe_metadata_quorum().voters if voter.replica_id == 1)
+        name = ["--controller-id", "1", "--controller-directory-id", str(own.directory_id)]
+        assert main(["cluster", "remove-controller", *name, *where]) == 0
+        wait_for(lambda: controllers.describe_metadata_quorum().leader_id in (2, 3))
+        assert [voter.replica_id for voter in controllers.describe_metadata_quorum().voters] == [2, 3]
+        value_of(admin.create_topics([NewTopic("later", 1)])["later"])  # it is still a broker
+        first.end(signal.SIGTERM)
+        assert main(["cluster", "unregister", "--id", "1", *where]) == 0
+        assert [node.node_id for node in controllers.describe_cluster().nodes] == [1, 2, 3]
+    assert faults(nodes) == []
+
+
 PARTITIONS, RECORDS = 6, 60
 # The topics of groups and transactions have one replica, as all topics here.
 BROKER = (
@@ -121,9 +177,9 @@ def send(producer: Producer, topic: str, partitions: Iterable[int], prefix: str)
     return set(values)
 
 
-def read(bootstrap: str, topic: str, count: int) -> set[bytes]:
+def read(bootstrap: str, topic: str, count: int, group: str = "group") -> set[bytes]:
     """Read as a group until there are so many values, and commit."""
-    settings = {"bootstrap.servers": bootstrap, "group.id": "group", "auto.offset.reset": "earliest"}
+    settings = {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest"}
     settings["isolation.level"] = "read_committed"
     values: set[bytes] = set()
     with Consumer(settings) as consumer:
