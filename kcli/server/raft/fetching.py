@@ -15,7 +15,8 @@ The answer waits for records or for a high watermark above that of the request, 
 Fetch of a new node has epoch 0, and it learns the leader from FENCED_LEADER_EPOCH.
 
 A follower appends, flushes, applies the control records, and sets its high watermark to that of the leader. It asks the leader;
-if the leader does not answer, or is not known, a random bootstrap server. There is one request of it on its way.
+if the leader does not answer, or is not known, a random bootstrap server. An observer whose fetch timeout is over asks any of
+these, the leader among them: to ask it first would take another request timeout each time. One request of it is on its way.
 """
 
 from __future__ import annotations
@@ -302,6 +303,11 @@ def send_fetch(replica: Replica, now_ms: int) -> None:
     if replica.requests.has_any_in_flight or replica.is_snapshot_flushing:
         return
     leader = replica.destination(quorum.leader_id) if quorum.role is Role.FOLLOWER else None
+    servers = replica.bootstrap_servers()
+    if leader is not None and now_ms >= quorum.deadline_ms:  # an observer, which remains a follower
+        if all((server.host, server.port) != (leader.host, leader.port) for server in servers):
+            servers = (*servers, leader)
+        leader = None
     if leader is not None and replica.requests.is_ready(leader.node_id):
         if replica.snapshot is not None:
             _send_fetch_snapshot(replica, leader, replica.snapshot, now_ms)
@@ -314,7 +320,7 @@ def send_fetch(replica: Replica, now_ms: int) -> None:
             if destination is not None and replica.requests.is_ready(destination.node_id):
                 _send_fetch(replica, destination, now_ms)
                 return
-    ready = [server for server in replica.bootstrap_servers() if replica.requests.is_ready(server.node_id)]
+    ready = [server for server in servers if replica.requests.is_ready(server.node_id)]
     if not ready and quorum.role is Role.UNATTACHED and not replica.is_voter:
         # All configured servers may have left the quorum, this node among them. A voter would begin an election.
         known = (replica.voter_destination(node_id) for node_id in voter_ids(replica.voters))

@@ -552,9 +552,54 @@ def test_where_a_node_looks_for_the_leader() -> None:
         assert fourth[0].destination in servers, "the leader has not answered in time"
         node.forget()
         node.reply(fourth[0], FetchAnswer(error_codes.BROKER_NOT_AVAILABLE, 5, 2, endpoints(2)))
-        assert {send.destination.node_id for send, _ in node.sent(Fetch)} <= {-2, -3}
         node.advance(60)
         assert node.state == ("follower", 5, 2)
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_an_observer_whose_leader_is_away_asks_all_others(is_listed: bool) -> None:
+    """To ask the leader first each time would take a request timeout each time; it is asked as one of the servers."""
+    own = Destination(-3, "localhost", 9992) if is_listed else Destination(-3, "c", 1)
+    servers = (Destination(-2, "b", 1), own)
+    node = Context(9, bootstrap_servers=servers, retry_backoff_ms=50)
+    node.reply(node.sent(Fetch)[-1][0], FetchAnswer(error_codes.FENCED_LEADER_EPOCH, 5, 2, endpoints(2)))
+    assert node.sent(Fetch)[-1][0].destination.node_id == 2
+    node.advance(2000)
+    asked = []
+    for node.rng.value in (0, 1, 2) * 3:
+        node.advance(60)
+        send, _ = node.sent(Fetch)[-1]
+        asked.append(send.destination.node_id)
+        node.reply(send, FetchAnswer(error_codes.NOT_LEADER_OR_FOLLOWER, 5, 2, endpoints(2)))
+    assert set(asked) == ({-2, -3} if is_listed else {-2, -3, 2})
+    node.advance(60)
+    node.reply(node.sent(Fetch)[-1][0], FetchAnswer(error_codes.NONE, 5, 2, endpoints=endpoints(2)))
+    assert node.sent(Fetch)[-1][0].destination.node_id == 2, "the leader has answered at the address of a server"
+
+
+def test_a_voter_that_hears_of_the_leader_follows_it() -> None:
+    """It asks bootstrap servers while it waits for its election, and fetches from the leader that one of them names."""
+    server = Destination(-2, "b", 1)
+    node = ready("unattached", bootstrap_servers=(server,))
+    ((send, request),) = node.sent(Fetch)
+    assert (send.destination, request.epoch) == (server, 0)
+    node.forget()
+    node.reply(send, FetchAnswer(error_codes.FENCED_LEADER_EPOCH, 5, 2, endpoints(2)))
+    assert node.state == ("follower", 5, 2)
+    ((send, request),) = node.sent(Fetch)
+    assert (send.destination.node_id, request.epoch) == (2, 5)
+    node.advance(1999)
+    assert node.state == ("follower", 5, 2), "its election timeout is over"
+
+
+def test_a_follower_takes_over_the_form_of_the_quorum() -> None:
+    """KRaftVersion and Voters of the log count at once, before they are committed."""
+    node = ready("follower", kraft_version=0, log=MemoryLog())
+    assert (node.core.history.kraft_version, [one.key.node_id for one in node.core.voters]) == (0, [1, 2, 3])
+    voters = VotersEntry((voter(1), voter(2)))
+    answered(node, records=Batches((Entry(5, KRaftVersionEntry(1), 0), Entry(5, voters, 1))), high_watermark=0)
+    assert (node.core.history.kraft_version, node.core.voters) == (1, voters.voters)
+    assert node.core.high_watermark == 0
 
 
 def test_an_observer_asks_the_voters_of_its_log_if_no_configured_server_helps() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from kcli.format.kafka_uuid import Uuid
+from kcli.format.metadata_files import QuorumStateData, encode_quorum_state
 from kcli.network.events import PeerAddress
 from kcli.network.peer_request import AnswerCallback, PeerFailure
 from kcli.network.peer_request import Request as PeerRequest
@@ -390,6 +391,23 @@ def test_a_voter_that_was_away_loads_a_snapshot_while_it_runs(quorum: Quorum) ->
     quorum.run(quorum.are_equal)
     assert len(away.topics) == 42
     assert away.follower.image.voters.keys() == {1, 2, 3}
+
+
+@pytest.mark.parametrize("voted_id", [1, 2])
+def test_a_node_in_an_election_knows_what_is_committed(quorum: Quorum, voted_id: int) -> None:
+    """Its listeners hear it while it waits for the candidate that it voted for, and while it is a candidate itself."""
+    quorum.elected().append("orders")
+    quorum.run(quorum.are_equal)
+    node = quorum.nodes[1]
+    write_snapshot(quorum, node)
+    quorum.cut_off = {1}
+    state = QuorumStateData(1, -1, node.raft.epoch + 1, voted_id, directory_id(voted_id))
+    (node.path / METADATA_PARTITION / "quorum-state").write_bytes(encode_quorum_state(state))
+    quorum.restart(1)
+    quorum.run(lambda: node.topics == ["orders"])
+    assert node.raft.quorum.role is (Role.CANDIDATE if voted_id == 1 else Role.UNATTACHED)
+    assert node.raft.quorum.voted == ReplicaKey(voted_id, directory_id(voted_id))
+    assert node.follower.leaders == [(-1, node.raft.epoch)]
 
 
 @pytest.mark.parametrize("damage", ["a byte", "the beginning", "the end"])
