@@ -7,7 +7,6 @@ election: the second to ask for pre-votes wins, since the first asks while the o
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -16,13 +15,12 @@ from kcli.client import Admin, NewTopic, Producer
 from kcli.server.raft.metadata_batches import decode_batches
 from tests.oracle.peer import Peer
 from tests.server.live import wait_for
-from tests.server.quorum_processes import CLUSTER_ID, Controller, Quorum, faults, free_ports, kcli_command
+from tests.server.quorum_processes import Controller, Quorum, faults, free_ports, kcli_command
 from tests.server.test_quorum_live import BROKER, leaders_of, read, send
 
 pytestmark = [pytest.mark.oracle, pytest.mark.slow]
 
 KCLI = 1
-FORMAT_SECONDS = 120
 # The most leaders that are killed until one of each kind has led.
 MOST_ELECTIONS = 8
 
@@ -33,18 +31,7 @@ def of_kafka(
     """A node of Kafka, formatted by Kafka's own tool."""
     command = [str(peer.script), "java", "kafka.Kafka"]
     controller = Controller(home, node_id, ports, command, *settings, broker_port=broker_port)
-    command = [
-        str(peer.script),
-        "java",
-        "kafka.tools.StorageTool",
-        "format",
-        "-t",
-        CLUSTER_ID,
-        "-c",
-        str(controller.properties),
-    ]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=FORMAT_SECONDS)
-    return controller
+    return controller.format_by([str(peer.script), "java", "kafka.tools.StorageTool", "format"])
 
 
 def test_a_quorum_of_both_kinds(each_kafka: Peer, tmp_path: Path) -> None:

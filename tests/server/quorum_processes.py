@@ -82,8 +82,12 @@ class Controller:
 
     def format_by_kcli(self, *options: str, cluster_id: str = CLUSTER_ID) -> Controller:
         """Format the directory; a dynamic quorum needs an option for its first voters."""
-        command = [sys.executable, "-m", "kcli", "format", "-c", str(self.properties), "--cluster-id", cluster_id, *options]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=PATIENCE_S)
+        return self.format_by([sys.executable, "-m", "kcli", "format"], *options, cluster_id=cluster_id)
+
+    def format_by(self, tool: list[str], *options: str, cluster_id: str = CLUSTER_ID) -> Controller:
+        """Format the directory by a tool with the options of Kafka's StorageTool."""
+        command = [*tool, "-c", str(self.properties), "--cluster-id", cluster_id, *options]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=2 * PATIENCE_S)
         return self
 
     def start(self) -> None:
@@ -115,14 +119,17 @@ class Controller:
 
     @property
     def metadata_log(self) -> bytes:
-        """The first segment of the metadata log."""
-        return (self.home / "data" / METADATA_PARTITION / "00000000000000000000.log").read_bytes()
+        """The segments of the metadata log, which begins behind a snapshot that was fetched. FileNotFoundError without any."""
+        segments = sorted((self.home / "data" / METADATA_PARTITION).glob("*.log"))
+        if not segments:
+            raise FileNotFoundError(f"{self.home}: no segment of the metadata log")
+        return b"".join(segment.read_bytes() for segment in segments)
 
     def has_records_of(self, epoch: int) -> bool:
-        """Return whether the metadata log has records of an epoch; its end may be in the middle of an append."""
+        """Return whether the metadata log has records of an epoch; its end may be in the middle of an append, or replaced."""
         try:
             return any(batch.leader_epoch == epoch for batch in decode_batches(self.metadata_log))
-        except FormatError:
+        except (FormatError, FileNotFoundError):
             return False
 
     @property
