@@ -37,7 +37,7 @@ from kcli.server.events import Connection
 from kcli.server.raft.messages import ReplicaKey
 from kcli.state.metadata_values import ConfigResource, PartitionRegistration
 from tests.server.controller.controllers import ControllerNode
-from tests.server.raft.nodes import START_MS
+from tests.server.raft.nodes import START_MS, formatted
 
 TOPIC, BROKER = 2, 4
 
@@ -480,11 +480,14 @@ def test_features_that_begin_at_0_are_left_out_for_older_clients(node: Controlle
     assert "metadata.version" in ranges[3] and ranges[4]["kraft.version"] == (0, 1)
 
 
-def test_an_idle_log_moves(node: ControllerNode) -> None:
+@pytest.mark.parametrize(("idle", "count"), [("500", 5), ("0", 0)])
+def test_an_idle_log_moves(tmp_path: Path, idle: str, count: int) -> None:
     """A NoOp record each half second without others; none where that is switched off."""
+    node = ControllerNode(formatted(tmp_path / "data"), f"metadata.max.idle.interval.ms={idle}").start_with_broker()
     before = node.core.raft.next_offset
     node.run(2_600)
-    assert node.core.raft.next_offset == before + 5
+    assert node.core.raft.next_offset == before + count
+    node.stop()
 
 
 def test_who_does_not_lead_decides_nothing(node: ControllerNode) -> None:

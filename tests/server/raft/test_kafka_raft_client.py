@@ -189,6 +189,7 @@ def test_a_static_quorum_keeps_its_form(tmp_path: Path) -> None:
     around, follower, directory = Surroundings(), Follower(), formatted(tmp_path / "data")
     metadata, _, raft = with_static_quorum(directory, around, follower)
     assert raft.is_leader
+    assert raft.log.latest_snapshot is None
     assert kinds(follower) == [str(LEADER_CHANGE)]
     assert b'"data_version":0' in (metadata / "quorum-state").read_bytes()
     stop(raft, around)

@@ -4,6 +4,7 @@ leader's log ends, and begins at a fetched snapshot; what a truncation removed c
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,21 @@ def test_a_follower_stops_at_damage_and_at_a_gap(tmp_path: Path, refusals: list[
     assert contents(log) == [(0, 1)]
     assert ["the batch of offset 1 is damaged" in line for line in refusals] == [True, False]
     assert "a batch begins at offset 5 instead of 1" in refusals[1]
+
+
+def test_random_bytes_of_a_leader_are_no_records(tmp_path: Path, refusals: list[str]) -> None:
+    """Nothing of them is appended, and the log takes sound records afterwards; each is reported."""
+    log, rng = opened(tmp_path / "log"), random.Random(1)
+    for _ in range(200):
+        log.append_as_follower(1, rng.randbytes(rng.randrange(1, 300)), NOW_MS)
+        # What looks like a whole batch of the right offset has random contents.
+        length = rng.randrange(50, 200)
+        head = bytes(8) + (length - 12).to_bytes(4, "big") + bytes(4) + b"\2"
+        log.append_as_follower(1, head + rng.randbytes(length - len(head)), NOW_MS)
+    assert contents(log) == []
+    assert refusals
+    log.append_as_follower(1, data(0, 1), NOW_MS)
+    assert contents(log) == [(0, 1)]
 
 
 def test_a_leader_writes_what_a_follower_reads(tmp_path: Path) -> None:

@@ -167,10 +167,10 @@ def test_others_at_shutdown(role: str) -> None:
 # ---------------------------------------------------------------------------------------------------------- QuorumState
 
 
-def state_in(role: Role) -> QuorumState:
-    """Node 1 of three voters in a role, in epoch 5; a follower's and a resigned prospective's leader is 2."""
+def state_in(role: Role, voted: ReplicaKey | None = None) -> QuorumState:
+    """Node 1 of three voters in a role, in epoch 5, the vote of which a candidate gives to itself; a follower's leader is 2."""
     state = QuorumState(key(1))
-    state.become_unattached(4 if role in (Role.CANDIDATE, Role.LEADER, Role.RESIGNED) else 5, 0)
+    state.become_unattached(4 if role in (Role.CANDIDATE, Role.LEADER, Role.RESIGNED) else 5, 0, voted=voted)
     if role is Role.FOLLOWER:
         state.become_follower(5, 2, endpoints(2), 0)
     elif role is not Role.UNATTACHED:
@@ -192,8 +192,8 @@ def step(state: QuorumState, to: str) -> None:
         state.become_unattached(5, 0)
     elif to == "unattached 6":
         state.become_unattached(6, 0)
-    elif to == "voted 6":
-        state.become_unattached(6, 0, voted=key(3))
+    elif to in ("voted 5", "voted 6"):
+        state.become_unattached(int(to[-1]), 0, voted=key(3))
     elif to == "follower 5":
         state.become_follower(5, 2, endpoints(2), 0)
     elif to == "follower 6":
@@ -209,8 +209,8 @@ def step(state: QuorumState, to: str) -> None:
 
 
 STEPS = {
-    Role.UNATTACHED: {"follower 5", "prospective"},
-    Role.PROSPECTIVE: {"unattached 5", "follower 5", "prospective", "candidate"},
+    Role.UNATTACHED: {"voted 5", "follower 5", "prospective"},
+    Role.PROSPECTIVE: {"unattached 5", "voted 5", "follower 5", "prospective", "candidate"},
     Role.CANDIDATE: {"follower 5", "prospective"},
     Role.LEADER: {"resigned"},
     Role.FOLLOWER: {"follower 5", "prospective"},
@@ -218,20 +218,22 @@ STEPS = {
 }
 
 
+TO = ("unattached 5", "unattached 6", "voted 5", "voted 6", "follower 5", "follower 6")
+
+
+@pytest.mark.parametrize("voted", [None, key(3)])
 @pytest.mark.parametrize("role", list(Role))
-@pytest.mark.parametrize(
-    "to",
-    ["unattached 5", "unattached 6", "voted 6", "follower 5", "follower 6", "prospective", "candidate", "leader", "resigned"],
-)
-def test_the_steps_between_roles(role: Role, to: str) -> None:
-    """Those of the table in quorum_state.py and no others; a higher epoch is entered from every role, without the old vote."""
-    state = state_in(role)
+@pytest.mark.parametrize("to", [*TO, "prospective", "candidate", "leader", "resigned"])
+def test_the_steps_between_roles(role: Role, to: str, voted: ReplicaKey | None) -> None:
+    """Those of the table in quorum_state.py and no others; a higher epoch is entered from every role, without the old vote,
+    and the vote of an epoch stays in it."""
+    state = state_in(role, voted)
     if to.endswith("6") or to in STEPS[role]:
         before = state.voted
         step(state, to)
-        assert state.role == to.split()[0] or to == "voted 6"
-        if to.endswith("6"):
-            assert state.voted == (key(3) if to == "voted 6" else None)
+        assert state.role == to.split()[0].replace("voted", "unattached")
+        if to.endswith("6") or to == "voted 5":
+            assert state.voted == (key(3) if to.startswith("voted") else None)
         elif to != "candidate":
             assert state.voted == before
     else:
