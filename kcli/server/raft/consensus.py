@@ -56,6 +56,7 @@ from kcli.server.raft.fetching import (
 )
 from kcli.server.raft.leader_state import LeaderState
 from kcli.server.raft.messages import (
+    LAST_EPOCH,
     NO_NODE,
     NO_OFFSET,
     TOP_LEVEL_ERRORS,
@@ -363,7 +364,7 @@ class RaftCore(Replica):
                 leader = self.destination(quorum.leader_id)
                 if leader is None or not send_if_due(self, leader, now_ms):
                     send_fetch(self, now_ms)
-            case Role.RESIGNED if is_over:
+            case Role.RESIGNED if is_over and quorum.epoch < LAST_EPOCH:
                 self.become_unattached(quorum.epoch + 1, now_ms)
             case Role.RESIGNED:
                 send_end_of_epoch(self, now_ms)

@@ -16,6 +16,9 @@ node may not know yet that it is one.
 
 EndQuorumEpoch sets the fetch timeout of a follower by its place among the successors of the resigned leader: the first begins
 its election at once, the next ones after a time that doubles from place to place.
+
+A message whose epoch is MOST_EPOCHS_AHEAD above the own one is ignored and reported, which Kafka does not: with an epoch near
+the last, 2^31 - 1, no leader could be elected any more. A node of epoch 0 takes any.
 """
 
 from __future__ import annotations
@@ -79,7 +82,7 @@ def is_addressed(replica: Replica, voter: ReplicaKey | None) -> bool:
 def _vote_error(replica: Replica, request: Vote) -> int:
     # A prospective candidate sends its present epoch, a candidate the one behind that of its log.
     is_wrong_epoch = request.last_epoch > request.epoch if request.is_pre_vote else request.last_epoch >= request.epoch
-    if request.end_offset < 0 or request.last_epoch < 0 or is_wrong_epoch:
+    if request.end_offset < 0 or request.last_epoch < 0 or is_wrong_epoch or not replica.may_be_epoch(request.epoch):
         return error_codes.INVALID_REQUEST
     if request.epoch < replica.quorum.epoch:
         return error_codes.FENCED_LEADER_EPOCH

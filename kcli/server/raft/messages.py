@@ -40,6 +40,8 @@ from kcli.protocol import error_codes
 
 NO_NODE = -1
 NO_OFFSET = -1
+LAST_EPOCH = (1 << 31) - 1
+MOST_EPOCHS_AHEAD = 1 << 30  # of a peer: 34 years with an election each second
 # The errors of a whole answer; any other is that of the partition.
 TOP_LEVEL_ERRORS = frozenset(
     (error_codes.INCONSISTENT_CLUSTER_ID, error_codes.UNSUPPORTED_VERSION, error_codes.CLUSTER_AUTHORIZATION_FAILED)

@@ -44,6 +44,8 @@ from kcli.protocol import error_codes
 from kcli.server.raft.leader_state import LeaderState
 from kcli.server.raft.messages import (
     BOOTSTRAP_SNAPSHOT_ID,
+    LAST_EPOCH,
+    MOST_EPOCHS_AHEAD,
     NO_NODE,
     NO_OFFSET,
     Answer,
@@ -567,7 +569,14 @@ class Replica:
         self.quorum.vote_as_prospective(candidate, self.election_deadline_ms(now_ms))
 
     def become_candidate(self, now_ms: int) -> None:
-        """Ask for votes in the next epoch."""
+        """Ask for votes in the next epoch; the last one is not followed by another."""
+        if self.quorum.epoch >= LAST_EPOCH:
+            self.report(
+                f"the epoch of the metadata quorum is {LAST_EPOCH}, the last that there can be: no leader can be elected. "
+                "Restore the quorum-state files of all voters from before",
+                is_fault=True,
+            )
+            return
         self._leave_role()
         self.quorum.become_candidate(voter_ids(self.voters), self.election_deadline_ms(now_ms))
         self.advance_election(now_ms)
@@ -648,9 +657,22 @@ class Replica:
             self.become_follower(epoch, leader_id, known, now_ms)
         return True
 
+    def may_be_epoch(self, epoch: int) -> bool:
+        """Return False, and report it, for an epoch that no peer can have reached since this node was heard."""
+        own = self.quorum.epoch
+        if own == 0 or epoch - own <= MOST_EPOCHS_AHEAD:
+            return True
+        self.report(
+            f"a peer names epoch {epoch} of the metadata quorum, which is not possible after epoch {own}: it is ignored",
+            is_fault=True,
+        )
+        return False
+
     def _is_consistent(self, epoch: int, leader_id: int) -> bool:
         """Check that a message names no other leader for this epoch, nor this node if it does not lead (KIP-595)."""
         quorum = self.quorum
+        if not self.may_be_epoch(epoch):
+            return False
         if leader_id == NO_NODE or epoch < quorum.epoch:
             return True
         if leader_id == self.local_id:

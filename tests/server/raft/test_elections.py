@@ -8,6 +8,8 @@ from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.protocol import error_codes
 from kcli.server.raft.consensus import NotLeaderError
 from kcli.server.raft.messages import (
+    LAST_EPOCH,
+    MOST_EPOCHS_AHEAD,
     NO_NODE,
     BeginQuorumEpoch,
     BeginQuorumEpochAnswer,
@@ -123,6 +125,47 @@ def test_a_vote_starts_the_timer_again() -> None:
     node = in_epoch("prospective")
     node.advance(900)
     assert node.ask(vote(node, 3, epoch=6)) == VoteAnswer(error_codes.NONE, 6, NO_NODE, True)
+
+
+@pytest.mark.parametrize("role", ["unattached", "prospective", "candidate", "follower", "leader", "resigned"])
+def test_epochs_near_the_last_one_are_ignored(role: str) -> None:
+    """A peer that names one would leave no epoch for an election: quorum-state had an epoch that could not be read again."""
+    node = ready(role, stored=Election(4), kraft_version=0) if role != "follower" else ready(role)
+    before = node.state
+    for epoch in (LAST_EPOCH, before[1] + MOST_EPOCHS_AHEAD + 1):
+        for request, error in (
+            (Vote(CLUSTER, key(2), epoch, key(1), 1, 99), error_codes.INVALID_REQUEST),
+            (Vote(CLUSTER, key(2), epoch, key(1), 1, 99, True), error_codes.INVALID_REQUEST),
+            (BeginQuorumEpoch(CLUSTER, 2, epoch, key(1), endpoints(2)), error_codes.UNKNOWN_LEADER_EPOCH),
+            (EndQuorumEpoch(CLUSTER, 2, epoch, (key(1),), endpoints(2)), error_codes.UNKNOWN_LEADER_EPOCH),
+        ):
+            answer = node.ask(request)
+            assert answer is not None
+            assert answer.error == error
+            assert node.state == before
+    reports = node.effects_of(Report)
+    assert [f"is not possible after epoch {before[1]}" in report.text for report in reports if report.is_fault] == [True] * 2
+    assert node.ask(BeginQuorumEpoch(CLUSTER, 2, before[1] + MOST_EPOCHS_AHEAD, key(1), endpoints(2))) is not None
+    assert node.state == ("follower", before[1] + MOST_EPOCHS_AHEAD, 2)
+
+
+def test_an_answer_of_an_epoch_near_the_last_one_is_ignored() -> None:
+    node = ready("follower")
+    send, _ = node.sent(Fetch)[-1]
+    node.reply(send, FetchAnswer(error_codes.FENCED_LEADER_EPOCH, LAST_EPOCH, 3, endpoints(3)))
+    assert node.state == ("follower", 5, 2)
+
+
+def test_there_is_no_epoch_behind_the_last_one() -> None:
+    """A node that has it, by its quorum-state, says that it cannot elect a leader, and changes nothing; it follows one."""
+    node = ready("prospective", stored=Election(LAST_EPOCH), kraft_version=0)
+    grant(node, 2)
+    node.advance(10_000)
+    assert node.state == ("prospective", LAST_EPOCH, NO_NODE)
+    assert node.stored == Election(LAST_EPOCH)
+    assert [report.is_fault for report in node.effects_of(Report)] == [True]
+    node.ask(BeginQuorumEpoch(CLUSTER, 2, LAST_EPOCH, key(1), endpoints(2)))
+    assert node.state == ("follower", LAST_EPOCH, 2)
 
 
 @pytest.mark.parametrize("is_pre_vote", [False, True])
