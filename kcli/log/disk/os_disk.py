@@ -156,14 +156,18 @@ class OsLogFile(_Descriptor):
         self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
 
     def append(self, parts: Sequence[bytes | bytearray | memoryview]) -> int:
-        """Append the parts; return the number of bytes. Raises OSError if not all could be written."""
-        written = os.writev(self._fd, parts)
+        """Append the parts; return the number of bytes. Raises OSError, with the file's name, if not all could be written."""
         total = sum(map(len, parts))
-        if written != total:
-            for part in parts:
-                if written < len(part):
-                    _write_all(self._fd, memoryview(part)[written:])
-                written = max(0, written - len(part))
+        try:
+            written = os.writev(self._fd, parts)
+            if written != total:
+                for part in parts:
+                    if written < len(part):
+                        _write_all(self._fd, memoryview(part)[written:])
+                    written = max(0, written - len(part))
+        except OSError as error:
+            _name_file(error, self.name)
+            raise
         return total
 
     def read_at(self, position: int, size: int) -> bytes:
@@ -176,7 +180,11 @@ class OsLogFile(_Descriptor):
 
     def flush(self) -> None:
         """Wait until the file's bytes are on the device."""
-        os.fsync(self._fd)
+        try:
+            os.fsync(self._fd)
+        except OSError as error:
+            _name_file(error, self.name)
+            raise
 
     def fileno(self) -> int:
         """Return the descriptor, for sendfile."""

@@ -187,6 +187,12 @@ def pre_vote_is_unsupported(replica: Replica, now_ms: int) -> None:
 def lose_pre_vote(replica: Replica, now_ms: int) -> None:
     """Follow the leader of the epoch if it is known; else wait for the next election."""
     quorum = replica.quorum
+    ballot = quorum.ballot
+    if ballot is not None and len(ballot.answers) < ballot.majority:
+        replica.report(
+            f"{len(ballot.answers)} of the {len(ballot.voter_ids)} voters of the metadata quorum can be reached, this node "
+            f"included; {ballot.majority} are needed to elect a leader, and until then the metadata does not change"
+        )
     if quorum.leader_id != NO_NODE and quorum.leader_endpoints:
         replica.become_follower(quorum.epoch, quorum.leader_id, quorum.leader_endpoints, now_ms)
     else:

@@ -78,19 +78,20 @@ class Ballot:
         self.answers = answers
 
     @property
-    def _majority(self) -> int:
+    def majority(self) -> int:
+        """How many voters elect a leader."""
         return len(self.voter_ids) // 2 + 1
 
     @property
     def is_granted(self) -> bool:
         """True if a majority granted its vote."""
-        return sum(self.answers.values()) >= self._majority
+        return sum(self.answers.values()) >= self.majority
 
     @property
     def is_rejected(self) -> bool:
         """True if a majority cannot be reached any more."""
         rejected = len(self.answers) - sum(self.answers.values())
-        return len(self.voter_ids) - rejected < self._majority
+        return len(self.voter_ids) - rejected < self.majority
 
     def unanswered(self) -> tuple[int, ...]:
         """Return the voters that have not answered."""

@@ -551,6 +551,8 @@ class Replica:
     def become_follower(self, epoch: int, leader_id: int, endpoints: Endpoints, now_ms: int) -> None:
         """Follow a leader whose endpoints are known."""
         quorum, leader = self.quorum, self.quorum.leader
+        if epoch > quorum.epoch:
+            self._last_report = ""
         self._leave_role()
         fetch_deadline_ms = now_ms + self.config.fetch_timeout_ms
         quorum.become_follower(epoch, leader_id, endpoints, fetch_deadline_ms)

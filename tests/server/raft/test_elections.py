@@ -127,6 +127,23 @@ def test_a_vote_starts_the_timer_again() -> None:
     assert node.ask(vote(node, 3, epoch=6)) == VoteAnswer(error_codes.NONE, 6, NO_NODE, True)
 
 
+def test_a_minority_says_that_it_cannot_elect_a_leader() -> None:
+    """Once for a time without a leader; not if enough voters answer, whatever they say."""
+    node = ready("follower")
+    for _ in range(2):
+        node.forget()
+        node.advance(20_000)
+        (report,) = node.effects_of(Report)
+        assert report.text.startswith(
+            "1 of the 3 voters of the metadata quorum can be reached, this node included; 2 are needed"
+        )
+        node.ask(BeginQuorumEpoch(CLUSTER, 2, node.state[1] + 1, key(1), endpoints(2)))
+    node = ready("prospective")
+    grant(node, 2, is_granted=False)
+    node.advance(1000)
+    assert not node.effects_of(Report)
+
+
 @pytest.mark.parametrize("role", ["unattached", "prospective", "candidate", "follower", "leader", "resigned"])
 def test_epochs_near_the_last_one_are_ignored(role: str) -> None:
     """A peer that names one would leave no epoch for an election: quorum-state had an epoch that could not be read again."""
@@ -163,7 +180,9 @@ def test_there_is_no_epoch_behind_the_last_one() -> None:
     node.advance(10_000)
     assert node.state == ("prospective", LAST_EPOCH, NO_NODE)
     assert node.stored == Election(LAST_EPOCH)
-    assert [report.is_fault for report in node.effects_of(Report)] == [True]
+    assert [report.text.partition(":")[0] for report in node.effects_of(Report) if report.is_fault] == [
+        f"the epoch of the metadata quorum is {LAST_EPOCH}, the last that there can be"
+    ]
     node.ask(BeginQuorumEpoch(CLUSTER, 2, LAST_EPOCH, key(1), endpoints(2)))
     assert node.state == ("follower", LAST_EPOCH, 2)
 
