@@ -232,6 +232,22 @@ def test_observers_vote_and_get_votes() -> None:
     assert not node.sent(Vote)
 
 
+def test_an_observer_moves_with_the_epochs() -> None:
+    """A vote takes it from its leader to the next epoch, in which it follows whom it hears of, and it is never a candidate."""
+    node = Context(9, (1, 2, 3))
+    node.ask(BeginQuorumEpoch(CLUSTER, 2, 5, None, endpoints(2)))
+    assert node.state == ("follower", 5, 2)
+    node.advance(60_000)
+    assert node.state == ("follower", 5, 2)
+    answer = node.ask(Vote(CLUSTER, key(1), 7, key(9), 0, 0))
+    assert answer == VoteAnswer(error_codes.NONE, 7, NO_NODE, True)
+    assert (node.state, node.stored) == (("unattached", 7, NO_NODE), Election(7, NO_NODE, key(1)))
+    node.ask(Vote(CLUSTER, key(3), 8, key(9), -1, 0))
+    node.ask(BeginQuorumEpoch(CLUSTER, 1, 7, None, endpoints(1)))
+    assert node.state == ("follower", 7, 1)
+    assert not node.sent(Vote)
+
+
 def test_a_follower_grants_pre_votes_until_it_has_fetched() -> None:
     """It does not end a leader that serves it (KIP-996), and its leader's successor gets its pre-vote."""
     node = ready("follower")

@@ -556,6 +556,27 @@ def test_where_a_node_looks_for_the_leader() -> None:
         assert node.state == ("follower", 5, 2)
 
 
+@pytest.mark.parametrize("error", [error_codes.BROKER_NOT_AVAILABLE, None])
+def test_a_voter_whose_leader_does_not_answer_asks_a_bootstrap_server(error: int | None) -> None:
+    """At once after an error and after a request timeout, while its fetch timeout goes on; then the leader again."""
+    server = Destination(-2, "b", 1)
+    node = ready("follower", bootstrap_servers=(server,), fetch_timeout_ms=5000, retry_backoff_ms=50)
+    send, _ = node.sent(Fetch)[-1]
+    assert send.destination.node_id == 2
+    node.forget()
+    if error is None:
+        node.advance(2000)
+    else:
+        node.reply(send, FetchAnswer(error, 5, 2, endpoints(2)))
+    ((send, _),) = node.sent(Fetch)
+    assert send.destination == server
+    node.advance(60)
+    node.forget()
+    node.reply(send, FetchAnswer(error_codes.NOT_LEADER_OR_FOLLOWER, 5, 2, endpoints(2)))
+    assert [send.destination.node_id for send, _ in node.sent(Fetch)] == [2]
+    assert node.state == ("follower", 5, 2)
+
+
 @pytest.mark.parametrize("is_listed", [True, False])
 def test_an_observer_whose_leader_is_away_asks_all_others(is_listed: bool) -> None:
     """To ask the leader first each time would take a request timeout each time; it is asked as one of the servers."""
