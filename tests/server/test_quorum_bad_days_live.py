@@ -1,4 +1,4 @@
-"""Protects a quorum of processes on bad days: a full disk, a minority, and peers that send nonsense."""
+"""Protects a quorum of processes on bad days: a full disk, a minority, peers that send nonsense or have a voter's id."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from kcli.client import Admin, NewTopic, Producer
 from kcli.client.admin.configs import AlterConfigOp, AlterOperation, ConfigResource, ResourceType
 from kcli.client.admin.operation import value_of
 from kcli.client.errors import ClientError
+from kcli.format.kafka_uuid import Uuid
 from kcli.protocol import apis
 from kcli.protocol.message import Message
 from tests.server.live import LiveClient, wait_for
@@ -130,3 +131,31 @@ def test_nonsense_at_a_controllers_listener(tmp_path: Path) -> None:
         assert leader.election.leader_epoch == epoch
     quorum.common_log()
     assert faults(nodes) == []
+
+
+def test_a_controller_that_claims_the_id_of_a_voter(tmp_path: Path) -> None:
+    """With another directory and at another address: it has no vote and says what to do; the quorum stays as it is."""
+    ports = free_ports(4)
+    ids = {node_id: str(Uuid(bytes([node_id]) * 16)) for node_id in (1, 2, 3)}
+    voters = ",".join(f"{node_id}@127.0.0.1:{ports[node_id - 1]}:{own}" for node_id, own in ids.items())
+    nodes = [Controller(tmp_path, node_id, ports[:3], kcli_command(), is_dynamic=True) for node_id in (1, 2, 3)]
+    for node in nodes:
+        node.format_by_kcli("--initial-controllers", voters)
+    own = f"listeners=CONTROLLER://127.0.0.1:{ports[3]}"
+    twin = Controller(tmp_path / "twin", 2, ports[:3], kcli_command(), own, is_dynamic=True)
+    twin.format_by_kcli("--no-initial-controllers")
+    settings: dict[str, str | int] = {"bootstrap.controllers": addresses(ports[:3]), "default.api.timeout.ms": 60_000}
+    with Quorum(nodes) as quorum, Admin(settings, log=lambda line: None) as admin:
+        leader = quorum.elected()
+        epoch = leader.election.leader_epoch
+        try:
+            twin.start()
+            wait_for(lambda: "has no vote" in twin.log())
+            assert "remove-controller --controller-id 2" in twin.log()
+            change(ports[:3])
+            described = admin.describe_metadata_quorum()
+            assert {one.replica_id: str(one.directory_id) for one in described.voters} == ids
+            assert (described.leader_id, described.leader_epoch) == (leader.node_id, epoch)
+        finally:
+            twin.end()
+    assert faults([*nodes, twin]) == []

@@ -16,6 +16,8 @@ from kcli.server.controller.quorum_controller import SLICE_RECORDS, SPLIT_RECORD
 from kcli.server.events import Connection, DeadlineReached
 from kcli.server.raft.leader_state import ReplicaProgress
 from kcli.server.raft.messages import ReplicaKey
+from kcli.server.raft.metadata_batches import MetadataBatch, new_record
+from kcli.server.raft.metadata_log import MetadataLogError
 from kcli.state.state_error import StateError
 from tests.server.whole_node import Pending, WholeNode
 
@@ -219,3 +221,15 @@ def test_a_decision_that_needs_a_batch_above_8_mib_is_refused(node: WholeNode, m
     assert topic.error_code == error_codes.POLICY_VIOLATION and "more than 2000 bytes" in topic.error_message
     assert node.node.controller.raft.next_offset == end_offset  # type: ignore[attr-defined]
     assert "large" not in node.broker.image.topic_ids
+
+
+def test_a_controller_does_not_apply_features_that_it_does_not_support(node: WholeNode) -> None:
+    """A newer node leads and raises metadata.version: this one ends with a sentence, and what came before stays."""
+    controller = node.node.controller.controller  # type: ignore[attr-defined]
+    controller._raft.resign(node.now_ms)
+    before = controller.state.image.features
+    end = controller._raft.next_offset
+    newer = new_record("FeatureLevelRecord", name="metadata.version", feature_level=99)
+    with pytest.raises(MetadataLogError, match=r"__cluster_metadata-0: .*metadata\.version.*99"):
+        controller.on_commit(MetadataBatch(end, end, 9, 0, [newer], []), node.now_ms)
+    assert controller.state.image.features == before

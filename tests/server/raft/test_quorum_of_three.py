@@ -28,8 +28,9 @@ from kcli.server.raft.describe_quorum import describe_quorum
 from kcli.server.raft.kafka_raft_client import KafkaRaftClient, NotLeaderError, RaftConfig
 from kcli.server.raft.messages import AddRaftVoter, Destination, ListenerEndpoint, RemoveRaftVoter, ReplicaKey, SnapshotId
 from kcli.server.raft.metadata_batches import new_record
-from kcli.server.raft.metadata_log import FETCHED_PART
+from kcli.server.raft.metadata_log import FETCHED_PART, MetadataLogError
 from kcli.server.raft.quorum_state import Role
+from kcli.server.raft.raft_manager import _FeatureCheck
 from kcli.server.raft.replica import RaftCoreConfig
 from kcli.server.raft.snapshot_writer import SnapshotWriter
 from kcli.server.raft.wire import Wire, api_key_of, write_request
@@ -391,6 +392,18 @@ def test_a_voter_that_was_away_loads_a_snapshot_while_it_runs(quorum: Quorum) ->
     quorum.run(quorum.are_equal)
     assert len(away.topics) == 42
     assert away.follower.image.voters.keys() == {1, 2, 3}
+
+
+def test_a_follower_does_not_apply_features_that_it_does_not_support(quorum: Quorum) -> None:
+    """A newer node leads and raises metadata.version: the broker and the controller of this one end with a sentence."""
+    leader = quorum.elected()
+    quorum.run(quorum.are_equal)
+    follower = next(node for node in quorum.nodes.values() if node is not leader)
+    directory = f"{follower.path}/{METADATA_PARTITION}"
+    follower.raft.register(_FeatureCheck(directory))
+    leader.raft.append([new_record("FeatureLevelRecord", name="metadata.version", feature_level=99)], quorum.now_ms)
+    with pytest.raises(MetadataLogError, match=rf"{directory}: .*metadata\.version.*99"):
+        quorum.run(quorum.are_equal)
 
 
 @pytest.mark.parametrize("voted_id", [1, 2])
