@@ -1,6 +1,7 @@
 """A cluster of whole nodes in virtual time: machines with a disk, a clock and a network each, and kcli's own client.
 
-    machines            controllers of a quorum, brokers, or both in one process; static or dynamic voters
+    machines            controllers of a quorum, brokers, or both in one process; static or dynamic voters. In half of the
+                        seeds a broker, or a controller of a dynamic quorum, is added while the others run
     clients             an administrator, producers and consumers of kcli.client, with the checks of the one-node workload; or
                         groups and transactional producers (kcli.simulator.coordination.cluster_groups), and no disk that fails
     an operator         upgrades metadata.version; in a dynamic quorum it removes controllers from the voters and adds them
@@ -101,6 +102,8 @@ FIRST_LEVELS = (25, 26, DEFAULT_METADATA_VERSION)
 OPERATOR_PAUSES_MS = (3000, 15_000)
 RETRY_MS = 300
 GROUPS_SHARE = 0.4
+NEWCOMER_SHARE = 0.7  # of the seeds that may have one
+MAX_ADDITION_MS = 12_000
 # Machines lose power, and what coordinators have answered must be there.
 FLUSH_EACH: dict[str, object] = {"log.flush.interval.messages": 1}
 READ_BYTES = 1 << 20
@@ -409,6 +412,7 @@ class ClusterSimulation:
         rng = self._rng("layout")
         self.layout = rng.choice(LAYOUTS)
         self.is_dynamic = rng.random() < 0.5
+        self.newcomer = self._choose_newcomer(self._rng("newcomer"))
         has_groups = rng.random() < GROUPS_SHARE
         self.steps = steps * 2 if has_groups else steps
         self._group_settings = group_settings(self._rng("groups")) | FLUSH_EACH if has_groups else {}
@@ -439,6 +443,14 @@ class ClusterSimulation:
 
     def _rng(self, name: str) -> Random:
         return Random(f"{self.seed} cluster {name}")
+
+    def _choose_newcomer(self, rng: Random) -> int | None:
+        """Return the node that is added later: a quorum of two voters, and one broker, can do without it."""
+        controllers, brokers = self.layout
+        may_be_added = [one for one in brokers if one not in controllers and len(brokers) > 1]
+        if self.is_dynamic and len(controllers) > 2:
+            may_be_added += [one for one in controllers if one not in brokers]
+        return rng.choice(may_be_added) if may_be_added and rng.random() < NEWCOMER_SHARE else None
 
     def _network_conditions(self) -> NetworkConditions:
         rng = self._rng("weather")
@@ -471,18 +483,20 @@ class ClusterSimulation:
         """Format the disks for one cluster, as `kcli format` does."""
         rng = self._rng("format")
         cluster_id = str(random_uuid(rng.randbytes))
-        self._voters = {node_id: random_uuid(rng.randbytes) for node_id in self.layout.controllers}
+        self._voters = {one: random_uuid(rng.randbytes) for one in self.layout.controllers if one != self.newcomer}
         voters = [Voter(*one, {CONTROLLER: (host_of(one[0]), CONTROLLER_PORT)}) for one in self._voters.items()]
         features = initial_features({METADATA_VERSION: rng.choice(FIRST_LEVELS)}, None, is_dynamic_quorum=self.is_dynamic)
         self._plans: dict[int, FormatPlan] = {}
         for node_id in self.layout.nodes:
             directories = tuple(self._makers[node_id].directories)
             is_controller = node_id in self.layout.controllers
-            first = voters if self.is_dynamic and is_controller else None
+            first = voters if self.is_dynamic and is_controller and node_id != self.newcomer else None
             self._plans[node_id] = FormatPlan(
                 cluster_id, node_id, directories, directories[0], features, first, is_controller=is_controller
             )
-            self._format_one(self._plans[node_id], rng)
+            directory_id = self._format_one(self._plans[node_id], rng)
+            if is_controller and node_id == self.newcomer:
+                self._voters[node_id] = directory_id  # which the operator adds
 
     def _format_one(self, plan: FormatPlan, rng: Random) -> Uuid:
         """Format the empty disk of a machine; return the id of its metadata directory."""
@@ -531,7 +545,8 @@ class ClusterSimulation:
             ready_ms=None,
             stop_ms=STOP_TIMEOUT_MS,
             faulty_share=0.0 if self._group_settings else FAULTY_SHARE,
-            max_pause_ms=self._rng("deaths").choice(DEATH_PAUSES_MS),
+            # Groups with a death each second do nothing but rebalance.
+            max_pause_ms=self._rng("deaths").choice(DEATH_PAUSES_MS[1:] if self._group_settings else DEATH_PAUSES_MS),
         )
 
     # ---------------------------------------------------------------------------------------------------------- the run
@@ -556,8 +571,11 @@ class ClusterSimulation:
     def _inject_faults(self) -> None:
         world = self.world
         for node_id, chaos in self.chaos.items():
-            self.trace.add(f"node {node_id}", "is started")
-            chaos.start()
+            if node_id == self.newcomer:
+                self.virtual_time.after(self._rng("addition").randrange(MAX_ADDITION_MS), chaos.start)
+            else:
+                self.trace.add(f"node {node_id}", "is started")
+                chaos.start()
             world.run(chaos.run())
         world.run(self._break_ways())
         world.run(self.operator.run())
@@ -707,8 +725,10 @@ class ClusterSimulation:
     def _end(self) -> None:
         self.trace.add("runner", "end")
         self.world.is_ending = True
-        brokers = [node_id for node_id in self.layout.nodes if node_id not in self.layout.controllers]
-        for nodes in (brokers, self.layout.controllers):
+        # Each broker asks the controllers first; of controllers that are brokers the last one has no majority for that.
+        both = sorted({*self.layout.brokers} & {*self.layout.controllers})
+        groups = ([*({*self.layout.brokers} - {*both})], *([one] for one in both), [*({*self.layout.controllers} - {*both})])
+        for nodes in groups:
             for node_id in nodes:
                 self.world.run(self.chaos[node_id].stop())
             self._until(lambda: not self.world.tasks_running, "all nodes have stopped", MAX_STOP_STEPS)

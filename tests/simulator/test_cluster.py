@@ -78,12 +78,14 @@ def test_a_vote_given_twice_is_reported() -> None:
 
 @pytest.mark.ci
 def test_a_few_seeds() -> None:
-    """With every layout, with and without groups; and leaders and voters changed, snapshots came to running nodes, records were
-    acknowledged and read."""
+    """With every layout, groups, and nodes that are added; leaders and voters changed, snapshots came to running nodes, records
+    were acknowledged and read."""
     runs = [ClusterSimulation(seed) for seed in range(12)]
     assert failures(runs) == []
     assert {run.layout for run in runs} == {*LAYOUTS}
     assert {run.is_dynamic for run in runs} == {True, False}
+    added = {run.newcomer in run.layout.controllers for run in runs if run.newcomer is not None}
+    assert added == {True, False}, "brokers and controllers are added"
     assert sum(run.checks.elections() > 2 for run in runs) > 3
     assert sum(producer.acknowledged_batches for run in runs for producer in run.producers) > 1000
     assert sum(run.groups.acknowledged for run in runs if run.groups is not None) > 100
@@ -91,6 +93,13 @@ def test_a_few_seeds() -> None:
     assert sum(run.operator.changes for run in runs) > 0
     assert sum(run.checks.snapshots for run in runs) > 0
     assert sum(chaos.deaths for run in runs for chaos in run.chaos.values()) > 10
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("first", range(12, 60, 12))
+def test_60_seeds(first: int) -> None:
+    """With those above, and 240 of quorums, 300 in CI; in blocks, so that processes share them."""
+    assert failures(ClusterSimulation(seed) for seed in range(first, first + 12)) == []
 
 
 @pytest.mark.slow

@@ -51,6 +51,12 @@ def test_some_seeds() -> None:
     assert sum(one.voter_changes for one in outcomes) > 50
 
 
+@pytest.mark.ci
+def test_240_seeds() -> None:
+    """The first hundred in the test above; with those of clusters 300 in CI."""
+    assert failures([simulate(seed) for seed in range(100, 240)]) == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("block", range(30))
 def test_3000_seeds(block: int) -> None:
