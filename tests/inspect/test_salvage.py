@@ -320,6 +320,13 @@ def test_the_last_batch_twice_is_no_batch_with_a_wrong_offset(tmp_path: Path) ->
     assert (left, found.next_offset) == (data, 11)
 
 
+def test_a_batch_twice_of_which_one_states_a_wrong_length(tmp_path: Path, log: bytes) -> None:
+    """The comparison of the two read the header that was still wrong, and the repair ended with a traceback."""
+    first = log[: size_of(log)]
+    _, left = salvage(tmp_path, patched(first, 8, b"\x80") + log)
+    assert left == log
+
+
 def test_a_wrong_offset_that_is_that_of_the_next_batch_is_put_right(tmp_path: Path) -> None:
     """Both choices have a gap of eight offsets; the batch with the wrong one fills it."""
     builder = PartitionBuilder(tmp_path / "t-0")

@@ -49,7 +49,7 @@ from kcli.format.record_batch import (
     RecordBatch,
     read_header,
 )
-from kcli.format.structs import BATCH_LENGTH_AT, BATCH_PARTITION_LEADER_EPOCH_AT
+from kcli.format.structs import BATCH_CRC_AT, BATCH_LENGTH_AT, BATCH_PARTITION_LEADER_EPOCH_AT, MESSAGE_CRC_AT
 from kcli.inspect.quantities import format_byte_range
 from kcli.inspect.verification.evidence import latest_offsets
 from kcli.log.disk.port import Disk, DiskFile
@@ -277,7 +277,7 @@ class LogSalvager:
         last = headers[len(batches) - 1]
         latest = None if last is None else latest_offsets(reader, last, self._scanner)
         timestamps = {row: header.max_timestamp for row, header in headers.items() if header is not None}
-        return explanation.choose(_copies(reader, batches), timestamps, latest)
+        return explanation.choose(_copies(reader.file, batches), timestamps, latest)
 
     def _scan(self, reader: SegmentReader) -> tuple[Batches, dict[int, str], list[_Unsound]]:
         """Read the segment; return its sound batches, the faults of the other ones by position, and the unsound bytes."""
@@ -500,15 +500,16 @@ def _why_not_kept(start: int, batches: Batches) -> str:
     return "it holds no batch"
 
 
-def _copies(reader: SegmentReader, batches: Batches) -> frozenset[int]:
-    """Return the indexes of the batches whose offsets, size and CRC are those of another one."""
+def _copies(file: DiskFile, batches: Batches) -> frozenset[int]:
+    """Return the indexes of the batches whose offsets, size and CRC are those of another one; a stated length may be wrong."""
     first: dict[tuple[int, int], int] = {}
     found: set[int] = set()
     for index in range(len(batches)):
         key = (batches.base_offset[index], batches.end[index] - batches.position[index])
         other = first.setdefault(key, index)
         if other != index:
-            crcs = {reader.header_at(batches.position[one]).crc for one in (index, other)}
+            starts = ((batches.position[one], batches.magic[one] == MAGIC) for one in (index, other))
+            crcs = {file.read_at(start + (BATCH_CRC_AT if is_new else MESSAGE_CRC_AT), 4) for start, is_new in starts}
             found |= {index, other} if len(crcs) == 1 else set()
     return frozenset(found)
 
