@@ -12,6 +12,7 @@ from kcli.server.raft.messages import (
     AppendedControl,
     BeginQuorumEpoch,
     Election,
+    Endpoints,
     EndQuorumEpoch,
     EndQuorumEpochAnswer,
     KRaftVersionEntry,
@@ -240,6 +241,42 @@ def test_the_steps_between_roles(role: Role, to: str, voted: ReplicaKey | None) 
         with pytest.raises(QuorumStateError):
             step(state, to)
         assert (state.role, state.epoch) == (role, 5)
+
+
+@pytest.mark.parametrize(
+    ("role", "leader_id", "shown"),
+    [
+        ("unattached", NO_NODE, ()),
+        ("prospective", NO_NODE, ()),
+        ("candidate", NO_NODE, ()),
+        ("follower", 2, endpoints(2)),
+        ("leader", 1, endpoints(1)),
+        ("resigned", 1, endpoints(1)),
+    ],
+)
+def test_the_endpoints_of_the_leader(role: str, leader_id: int, shown: Endpoints) -> None:
+    """Answers have those of the leader that a node knows, its own if it leads or has resigned; none without a leader."""
+    node = ready(role)
+    assert (node.core.quorum.leader_id, node.core.quorum.leader_endpoints) == (leader_id, shown)
+    answer = node.ask(Vote(CLUSTER, key(3), node.state[1], key(1), 0, 0, True))
+    assert isinstance(answer, VoteAnswer)
+    assert (answer.leader_id, answer.endpoints) == (leader_id, shown)
+
+
+def test_a_prospective_node_shows_the_leader_that_it_had() -> None:
+    node = ready("follower")
+    node.advance(2000)
+    assert node.state == ("prospective", 5, 2)
+    assert node.core.quorum.leader_endpoints == endpoints(2)
+
+
+def test_a_node_that_is_no_voter_is_no_candidate() -> None:
+    """Also if it has voted for itself, when it was one."""
+    node = Context(9, (1, 2, 3), stored=Election(5, NO_NODE, key(9)))
+    assert node.state == ("unattached", 5, NO_NODE)
+    node.advance(60_000)
+    assert node.state == ("unattached", 5, NO_NODE)
+    assert not node.sent(Vote)
 
 
 @pytest.mark.parametrize("role", list(Role))
