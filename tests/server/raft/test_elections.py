@@ -92,6 +92,25 @@ def test_a_candidate_whose_log_is_behind_gets_no_vote(role: str, is_pre_vote: bo
         assert (answer.error, answer.is_granted) == (error_codes.NONE, False)
 
 
+@pytest.mark.parametrize("role", ["prospective", "unattached"])
+def test_an_epoch_that_has_a_leader_has_no_other(role: str) -> None:
+    """A node that knows the leader of the epoch gives nobody its vote in it, but a pre-vote, and a vote in the next one."""
+    log = MemoryLog([Entry(1, "a", 0)])
+    if role == "prospective":
+        node = ready("follower", kraft_version=0, log=log)
+        node.advance(2000)
+    else:
+        node = Context(1, stored=Election(5, 8), kraft_version=0, log=log)
+    assert node.state == (role, 5, 2 if role == "prospective" else 8)
+    for is_pre_vote in (False, True):
+        answer = node.ask(vote(node, is_pre_vote=is_pre_vote, end_offset=9))
+        assert isinstance(answer, VoteAnswer)
+        assert (answer.error, answer.is_granted) == (error_codes.NONE, is_pre_vote)
+    answer = node.ask(vote(node, epoch=6, end_offset=9))
+    assert isinstance(answer, VoteAnswer)
+    assert answer.is_granted
+
+
 def test_one_vote_an_epoch() -> None:
     """The same candidate gets its vote again, by the directory that is stored; another does not; also as prospective."""
     node = in_epoch("unattached")
