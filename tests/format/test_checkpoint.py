@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kcli.format import checkpoint
 from kcli.format.checkpoint import (
     EpochStart,
     PartitionOffset,
@@ -101,3 +104,17 @@ def test_a_file_of_absurd_size_is_refused_unread(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("kcli.format.limits.MAX_TEXT_FILE_BYTES", 10)
     with pytest.raises(CorruptCheckpointError, match="at most 10 are read"):
         decode_leader_epochs(b"0\n1\n5 123456\n")
+
+
+@given(
+    line=st.one_of(
+        st.lists(st.text("a.-_ \t\x0b\x0c\x1c\x85\xa0\u3000é0123456789+", max_size=12), max_size=4).map(" ".join),
+        st.builds("{} {} {}".format, st.sampled_from(["t", "", "a\tb"]), st.integers(), st.integers()),
+    )
+)
+def test_the_usual_lines_are_read_as_any_line(line: str) -> None:
+    """A start reads 10,000 of them from each file, so those as brokers write them have a path of their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        found = checkpoint._partition_offset(line)
+        patch.setattr(checkpoint, "_DIGITS", re.compile("(?!)"))
+        assert checkpoint._partition_offset(line) == found

@@ -128,7 +128,10 @@ def test_a_stop_flushes_all_logs_together_and_their_leader_epochs(node: Node, mo
     while request is not None:
         seen += [request.paths] if request.paths else []
         request = request.done(device(manager, request.paths))
-    assert len(seen) == 2 and set(seen[1]) == {log.directory for log in logs}
+    home = next(iter(node.dirs))
+    assert set(seen[1]) == {log.directory for log in logs}
+    assert {Path(path).suffix for path in seen[2]} == {".tmp"} and len(seen[2]) > 1, "checkpoints"
+    assert seen[3:] == [(home,), (f"{home}/.kafka_cleanshutdown.tmp",), (home,)]
     assert ends(held) is None  # the write under way changes nothing any more
     for log in logs:
         assert Path(log.directory, "leader-epoch-checkpoint").read_text() == "0\n1\n0 0\n"

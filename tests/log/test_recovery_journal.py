@@ -329,7 +329,9 @@ def test_a_long_recovery_reports_now_and_then(tmp_path: Path) -> None:
     progress = [line for line in lines if " of 6 partitions are recovered, " in line]
     assert 2 <= len(progress) <= slices // 4
     assert f"6 partitions are recovered in {fields_of(lines[-1])['took_ms']} ms" in lines[-1]
-    assert fields_of(lines[-1])["took_ms"] == (slices - 2) * (PROGRESS_INTERVAL_MS // 4), "topic ids are read before"
+    assert fields_of(lines[-1])["took_ms"] == (slices - 5) * (PROGRESS_INTERVAL_MS // 4), (
+        "topic ids and four checkpoints are before"
+    )
 
 
 def test_files_that_are_rebuilt_have_kafkas_levels(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ flushed once. Sequences that are added during that request wait for the next one
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -123,6 +123,18 @@ def replace_file(disk: Disk, path: str, data: bytes, is_wanted: Callable[[], boo
     if is_wanted():
         disk.rename(temporary, path)
         yield (parent_path(path),)
+
+
+def replace_files(disk: Disk, files: Mapping[str, bytes]) -> FlushSequence[None]:
+    """Replace the files of these paths by these bytes, all with two flushes: of the bytes and of the names. Raises OSError."""
+    for path, data in files.items():
+        write_unflushed(disk, path + FileState.TEMPORARY.value, data)
+    if files:
+        yield tuple(path + FileState.TEMPORARY.value for path in files)
+    for path in files:
+        disk.rename(path + FileState.TEMPORARY.value, path)
+    if files:
+        yield tuple(dict.fromkeys(map(parent_path, files)))
 
 
 def write_unflushed(disk: Disk, path: str, data: bytes) -> None:

@@ -6,8 +6,8 @@
                          kcli and Kafka exclude each other; `.kafka_cleanshutdown` has the broker epoch of a clean stop
     begin_loading        `.kafka_cleanshutdown` is removed first, so that a crash during loading is an unclean stop; then the
                          offset checkpoints are read; the kcli-uncleanable-partitions of an earlier kcli is removed
-    finish               after a clean stop: the checkpoints are written, then `.kafka_cleanshutdown` if all logs were loaded;
-                         the lock is released
+    finish               after a clean stop: the checkpoints are replaced together, then `.kafka_cleanshutdown` is written if
+                         all logs were loaded; the lock is released
     fail                 the directory is offline until the broker restarts; the lock is released
 
 `kcli.log.files.log_directory` reads the files of a log directory without a broker.
@@ -31,7 +31,8 @@ the high watermark again by itself.)
     while no other write is in progress      by way of `<name>.tmp`, see kcli.log.disk.flush_request
     while another write is in progress       begins when that one has ended; of several writes only the last is done
     of the bytes that the file has           none
-    at a clean stop (`write_now`)            waits for the device
+    at a start (`write_now`)                 waits for the device
+    at a clean stop (`last_bytes`)           the caller replaces the file; a write in progress ends without effect
 """
 
 from __future__ import annotations
@@ -44,10 +45,11 @@ from kcli.format.file_names import FileKind
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.metadata_files import CleanShutdown, decode_clean_shutdown, encode_clean_shutdown
 from kcli.format.primitives import FormatError, TopicPartition
-from kcli.log.disk.flush_request import FlushRequest, FlushSequence, begin_flushes, replace_file
+from kcli.log.disk.flush_request import FlushRequest, FlushSequence, begin_flushes, replace_file, replace_files
 from kcli.log.disk.port import Disk, join_path
 from kcli.log.errors import LogDirLockedError
 from kcli.log.report_line import WarningLine
+from kcli.log.slices import Slices
 
 CLEAN_SHUTDOWN_VERSION = 0
 CHECKPOINT_KINDS = (
@@ -99,13 +101,20 @@ class OffsetCheckpointFile:
 
     def write_now(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Replace the file and wait for the device. Raises OSError."""
-        data = _encode(offsets)
-        if self._in_flight or data != self._written:
-            self._times_written_now += 1
-            self._in_flight = False
+        data = self.last_bytes(offsets)
+        if data is not None:
             self._disk.write_file(self.path, data)
             self._written = data
+
+    def last_bytes(self, offsets: Mapping[TopicPartition, int]) -> bytes | None:
+        """Return the bytes with which the caller replaces the file, None if it has them; a write in progress has no effect."""
+        data = _encode(offsets)
         self._next = None
+        if not self._in_flight and data == self._written:
+            return None
+        self._times_written_now += 1
+        self._in_flight = False
+        return data
 
     def _replace(self, data: bytes, on_error: OnError) -> FlushSequence[None]:
         times = self._times_written_now
@@ -118,7 +127,7 @@ class OffsetCheckpointFile:
                 on_error(error)
                 return
             if times != self._times_written_now:
-                return  # `write_now` has replaced the file, and the temporary one with it
+                return  # `last_bytes` were written, and the temporary file of this write was replaced by theirs
             self._written = data
             data, self._next = data if self._next is None else self._next, None
         self._in_flight = False
@@ -186,7 +195,7 @@ class LogDir:
             except FormatError:
                 self.clean_broker_epoch = None  # as in Kafka: a clean stop of an unknown epoch
 
-    def begin_loading(self, report: Callable[[str], None]) -> dict[FileKind, dict[TopicPartition, int]]:
+    def begin_loading(self, report: Callable[[str], None]) -> Slices[dict[FileKind, dict[TopicPartition, int]]]:
         """Remove `.kafka_cleanshutdown`, read the checkpoints and return the offsets by kind. Raises OSError."""
         if self.had_clean_shutdown:
             self._disk.remove(self._clean_path)
@@ -195,18 +204,25 @@ class LogDir:
         leftover = join_path(self.path, FileKind.UNCLEANABLE_PARTITIONS.value)
         if self._disk.exists(leftover):
             self._disk.remove(leftover)
-        return {kind: checkpoint.read(report) for kind, checkpoint in self.checkpoints.items()}
+        found = {}
+        for kind, checkpoint in self.checkpoints.items():
+            found[kind] = checkpoint.read(report)
+            yield
+        return found
 
-    def finish(self, broker_epoch: int, offsets: Mapping[FileKind, Mapping[TopicPartition, int]]) -> None:
+    def finish(self, broker_epoch: int, offsets: Mapping[FileKind, Mapping[TopicPartition, int]]) -> FlushSequence[None]:
         """Write the checkpoints and `.kafka_cleanshutdown`, flush them and release the lock. Raises OSError."""
-        try:
-            for kind, checkpoint in self.checkpoints.items():
-                checkpoint.write_now(offsets[kind])
-            if self.had_clean_shutdown or self.is_loaded:
-                mark = encode_clean_shutdown(CleanShutdown(CLEAN_SHUTDOWN_VERSION, broker_epoch))
-                self._disk.write_file(self._clean_path, mark)
-        finally:
-            self.unlock()
+        files = {}
+        for kind, checkpoint in self.checkpoints.items():
+            data = checkpoint.last_bytes(offsets[kind])
+            if data is not None:
+                files[checkpoint.path] = data
+            yield ()
+        yield from replace_files(self._disk, files)
+        if self.had_clean_shutdown or self.is_loaded:
+            mark = encode_clean_shutdown(CleanShutdown(CLEAN_SHUTDOWN_VERSION, broker_epoch))
+            yield from replace_files(self._disk, {self._clean_path: mark})
+        self.unlock()
 
     def fail(self, reason: str) -> None:
         """Take the directory offline; `reason` is a sentence."""

@@ -417,12 +417,12 @@ class LogCheckpoints:
             return log.cleaned_offset
         return log.log_start_offset if log.log_start_offset > log.first_base_offset else None
 
-    def offsets_in(self, log_dir: LogDir, kind: FileKind, *, are_closed: bool = False) -> dict[TopicPartition, int]:
-        """Return the present entries of a checkpoint of a log directory, whose logs may be closed."""
+    def offsets_in(self, log_dir: LogDir, kind: FileKind) -> dict[TopicPartition, int]:
+        """Return the present entries of a checkpoint of a log directory."""
         found = {}
         for log in self._registry.all_logs():
             if parent_path(log.directory) == log_dir.path:
-                offset = self.offset_of(log, kind, is_closed=are_closed)
+                offset = self.offset_of(log, kind)
                 if offset is not None:
                     found[log.topic, log.partition] = offset
         return found

@@ -77,8 +77,9 @@ from kcli.log.unified_log import UnifiedLog
 _OPENED = (DirectoryState.CURRENT, DirectoryState.FUTURE)
 _IDS_PER_SLICE = 100
 # About a millisecond of work each.
-LOGS_CLOSED_PER_STEP = 4
+LOGS_CLOSED_PER_STEP = 8
 RENAMES_PER_STEP = 32
+OFFSETS_PER_STEP = 256
 _MAX_NAMES = 6  # of partitions in a message
 _Checkpoints = dict[FileKind, dict[TopicPartition, int]]
 
@@ -118,8 +119,7 @@ class LogStartup:
         self._refuse_if_no_topic_is_known()
         for log_dir in registry.online_dirs():
             try:
-                checkpoints = log_dir.begin_loading(registry.report)
-                yield
+                checkpoints = yield from log_dir.begin_loading(registry.report)
                 loading = _Loading(log_dir, checkpoints, partitions[log_dir.path], registry, self._clock)
                 for _ in self._load_dir(loading):
                     loading.progress.step()
@@ -137,11 +137,14 @@ class LogStartup:
         partitions: dict[str, dict[str, PartitionDirectoryName]] = {}
         for log_dir in list(self._registry.online_dirs()):
             try:
-                found = partitions[log_dir.path] = self._partitions_in(log_dir)
-                for at, (name, partition) in enumerate(found.items(), 1):
-                    if partition.state in _OPENED:
-                        path = join_path(log_dir.path, name)
-                        self._topic_ids[path] = self._read_topic_id(path, log_dir, partition)
+                found = partitions[log_dir.path] = {}
+                for at, name in enumerate(self._disk.list_directory(log_dir.path), 1):
+                    partition = self._partition_of(log_dir, name)
+                    if partition is not None:
+                        found[name] = partition
+                        if partition.state in _OPENED:
+                            path = join_path(log_dir.path, name)
+                            self._topic_ids[path] = self._read_topic_id(path, log_dir, partition)
                     if at % _IDS_PER_SLICE == 0:
                         yield
             except OSError as error:
@@ -166,12 +169,6 @@ class LogStartup:
                 "--accept-stray, which renames these partitions to -stray and does not serve their records"
             )
 
-    def _partitions_in(self, log_dir: LogDir) -> dict[str, PartitionDirectoryName]:
-        """Return the partitions' directories by name; report others."""
-        names = self._disk.list_directory(log_dir.path)
-        found = ((name, self._partition_of(log_dir, name)) for name in names)
-        return {name: partition for name, partition in found if partition is not None}
-
     def _load_dir(self, loading: _Loading) -> Iterator[None]:
         registry, log_dir = self._registry, loading.log_dir
         for name, found in loading.partitions.items():
@@ -190,9 +187,9 @@ class LogStartup:
                 elif not self._is_second(log_dir, path, found, topic_id):
                     yield from self._open(loading, path, found, topic_id)
                 yield
-        self._remove_old_entries(log_dir, loading.checkpoints)
+        yield from self._remove_old_entries(log_dir, loading.checkpoints)
 
-    def _remove_old_entries(self, log_dir: LogDir, checkpoints: _Checkpoints) -> None:
+    def _remove_old_entries(self, log_dir: LogDir, checkpoints: _Checkpoints) -> Slices[None]:
         """Remove the entries of partitions that are not in the log directory any more from its checkpoints.
 
         Otherwise a new log with the same name would begin with the offsets of the old one.
@@ -202,6 +199,7 @@ class LogStartup:
             kept = {key: offset for key, offset in checkpoints[kind].items() if key in logs}
             if len(kept) < len(checkpoints[kind]):
                 checkpoint.write_now(kept)
+            yield
 
     def _partition_of(self, log_dir: LogDir, name: str) -> PartitionDirectoryName | None:
         """Parse the name of a partition's directory; return None for anything else."""
@@ -421,10 +419,16 @@ def _close_dir(registry: LogRegistry, checkpoints: LogCheckpoints, log_dir: LogD
         yield tuple(log.directory for log, _ in behind)
     for log, _ in behind:
         log.leader_epochs.written()
-    for log in logs:
+    offsets: _Checkpoints = {kind: {} for kind in log_dir.checkpoints}
+    for number, log in enumerate(logs, 1):
         log.mark_flushed(log.log_end_offset)
-    offsets = {kind: checkpoints.offsets_in(log_dir, kind, are_closed=True) for kind in log_dir.checkpoints}
-    log_dir.finish(broker_epoch, offsets)
+        for kind, found in offsets.items():
+            offset = checkpoints.offset_of(log, kind, is_closed=True)
+            if offset is not None:
+                found[log.topic, log.partition] = offset
+        if number % OFFSETS_PER_STEP == 0:
+            yield ()
+    yield from log_dir.finish(broker_epoch, offsets)
 
 
 def _not_marked(path: str, error: OSError) -> WarningLine:

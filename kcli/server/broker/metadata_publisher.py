@@ -198,7 +198,8 @@ class MetadataPublisher:
             (topic, index) for topic_id, topic, index in loaded if topic_id is not None and not self._is_placed(topic_id, index)
         ]
         self._stop(list(dict.fromkeys(gone)), "is not placed here any more")
-        self._publish(self._all_partitions(), [], {}, now_ms)
+        self._begin_coordinating(now_ms)
+        self._work.append(partial(self._open_next, iter(list(self._all_partitions()))))
 
         def finish(now_ms: int) -> int:
             self._is_initial_work_done = True
@@ -404,6 +405,14 @@ class MetadataPublisher:
         )
         self._apply(partition, now_ms)
         return LOGS_A_NEW_ONE if len(self._log_manager.logs) > known else 1
+
+    def _open_next(self, keys: Iterator[TopicIdPartition], now_ms: int) -> int:
+        """Open the log of the first of these partitions, and then those of the others, before any other work."""
+        key = next(keys, None)
+        if key is None:
+            return 0
+        self._work.appendleft(partial(self._open_next, keys))
+        return self._open(*key, now_ms)
 
     def _remove(self, topic: Topic) -> None:
         here = [(topic.name, index) for index in topic.partitions if self._is_here(topic.topic_id, topic.name, index)]
