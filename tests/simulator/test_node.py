@@ -65,8 +65,8 @@ def test_what_recoveries_remove_is_reported_and_kept() -> None:
 
 @pytest.mark.ci
 def test_logs_are_cleaned_meanwhile() -> None:
-    """Some hundred rounds in forty seeds, and readers who began at the start came to the end."""
-    outcomes = [simulate(seed) for seed in range(20, 100, 2)]
+    """Some hundred rounds in fifty seeds, and readers who began at the start came to the end."""
+    outcomes = [simulate(seed) for seed in range(20, 120, 2)]
     assert failures(outcomes) == []
     assert sum(outcome.cleaning_rounds for outcome in outcomes) > 200
     assert sum(outcome.whole_views for outcome in outcomes) > 50

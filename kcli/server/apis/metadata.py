@@ -156,16 +156,21 @@ def handle_metadata(context: RequestContext, request: Message) -> Message | None
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = authorized_operations(context, "CLUSTER")
 
+    filling = _fill(context, request, response.topics, states)
+    codes: dict[int, int] = {}
+
+    def fill_and_count() -> Iterator[None]:
+        yield from filling
+        codes.update(error_codes_in(context.api.key, response))
+
     def respond_and_keep(now_ms: int) -> None:
-        codes = error_codes_in(context.api.key, response)
         answer = EncodedAnswer(encode_response(context.correlation_id, context.api, context.version, response), codes)
         if len(answers) < MAX_ANSWERS:
             answers[key] = answer
         context.respond_encoded(answer)
 
-    filling = _fill(context, request, response.topics, states)
     if is_all and isinstance(broker.authorizer, AllowAll):
-        context.run(filling, respond_and_keep, context.now_ms)
+        context.run(fill_and_count(), respond_and_keep, context.now_ms)
     else:
         context.respond_after(filling, response)
     return None
