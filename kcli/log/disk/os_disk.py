@@ -36,7 +36,7 @@ WINDOW_BYTES = 256 * 1024
 # The window of a sequential reader.
 AHEAD_BYTES = 4 * 1024 * 1024
 MANY_PATHS = 64
-FLUSH_THREADS = 8
+FLUSH_THREADS = 16
 # The windows of a reader that goes back and forth, as the search after damage does.
 MAX_WINDOWS = 24
 # Reads of this size need no check of the file's size, which only limits the memory that they allocate.
