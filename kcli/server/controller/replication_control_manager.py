@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
 from kcli.format.file_names import METADATA_TOPIC
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from kcli.server.config.describe_configs import ConfigEntry
 
 MAX_RECORDS_PER_USER_OP = MAX_RECORDS_PER_APPEND
+# To check a topic of a CreateTopics, place it and describe it takes as long as to make and encode this many records.
+_RECORDS_A_TOPIC = 8
 _DEFAULT = -1
 _TOPIC_RESOURCE = 2
 _CONFIGS_SINCE = 5
@@ -60,27 +62,29 @@ class ReplicationControlManager:
     def create_topics(self, request: Message, info: ControllerRequestContext) -> ControllerResult:
         """Decide a CreateTopics. Raises ApiError for a request that is refused as a whole."""
         self._check_total(request)
-        api = API_KEYS[CREATE_TOPICS]
+        response = API_KEYS[CREATE_TOPICS].response.new(topics=[])
+        records = self._create_topics(request, response.topics, info.version)
+        return ControllerResult((None for _ in records) if request.validate_only else records, response)
+
+    def _create_topics(self, request: Message, results: list[Message], version: int) -> Iterator[Message | None]:
+        """Yield the records of the new topics, and None for a part of the work on each of them; add their results."""
+        make = API_KEYS[CREATE_TOPICS].response.classes["CreatableTopicResult"]
         names = [topic.name for topic in request.topics]
         twice = _named_twice(names)
         colliding = self._colliding_names(names)
-        records: list[Iterable[Message]] = []
-        results = []
         for topic in request.topics:
             if topic.name in twice:
                 continue
             try:
-                made, result = self._create_topic(topic, colliding, info.version)
-                records.append(made)
+                made, result = self._create_topic(topic, colliding, version)
             except ApiError as error:
-                result = api.response.classes["CreatableTopicResult"](
-                    name=topic.name, error_code=error.code, error_message=error.message
-                )
+                made, result = iter(()), make(name=topic.name, error_code=error.code, error_message=error.message)
             results.append(result)
+            yield from repeat(None, _RECORDS_A_TOPIC)
+            yield from made
         for name in dict.fromkeys(name for name in names if name in twice):
-            code, text = error_codes.INVALID_REQUEST, "the request names this topic twice"
-            results.append(api.response.classes["CreatableTopicResult"](name=name, error_code=code, error_message=text))
-        return ControllerResult(() if request.validate_only else chain.from_iterable(records), api.response.new(topics=results))
+            text = "the request names this topic twice"
+            results.append(make(name=name, error_code=error_codes.INVALID_REQUEST, error_message=text))
 
     def _check_total(self, request: Message) -> None:
         total = 0

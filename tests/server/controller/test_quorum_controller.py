@@ -11,8 +11,10 @@ import pytest
 from kcli.log.errors import AppendError
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, CREATE_TOPICS
+from kcli.protocol.message import Message
 from kcli.server.controller import quorum_controller
 from kcli.server.controller.quorum_controller import SLICE_RECORDS, SPLIT_RECORDS
+from kcli.server.controller.replication_control_manager import ReplicationControlManager
 from kcli.server.events import Connection, DeadlineReached
 from kcli.server.raft.leader_state import ReplicaProgress
 from kcli.server.raft.messages import ReplicaKey
@@ -48,6 +50,30 @@ def test_what_is_asked_between_two_slices_is_decided_behind_them_in_order(node: 
     exists = error_codes.TOPIC_ALREADY_EXISTS
     assert [code(pending) for pending in [large, *behind]] == [0, exists, 0, exists]
     assert code(ask(node, "later", 1)) == 0
+
+
+@pytest.mark.parametrize("validate_only", [False, True])
+def test_many_topics_are_checked_in_slices_too(node: WholeNode, monkeypatch: pytest.MonkeyPatch, validate_only: bool) -> None:
+    """500 topics of one request were checked, placed and described in one step of 60 ms; each result is there at the end."""
+    checked: list[str] = []
+    create_topic = ReplicationControlManager._create_topic
+
+    def counted(self: ReplicationControlManager, topic: Message, *args: Any) -> Any:
+        checked.append(topic.name)
+        return create_topic(self, topic, *args)
+
+    monkeypatch.setattr(ReplicationControlManager, "_create_topic", counted)
+    make = API_KEYS[CREATE_TOPICS].request.classes["CreatableTopic"]
+    names = [*(f"t{number}" for number in range(40)), "t3", "not/allowed"]
+    topics = [make(name=name, num_partitions=1, replication_factor=1) for name in names]
+    request = API_KEYS[CREATE_TOPICS].request.new(topics=topics, timeout_ms=1000, validate_only=validate_only)
+    pending = node.send(CREATE_TOPICS, 7, request)
+    assert pending.answer is None and 0 < len(checked) < 20
+    node.until(lambda: pending.answer is not None)
+    codes = {topic.name: topic.error_code for topic in pending.result().topics}
+    wrong = {"t3": error_codes.INVALID_REQUEST, "not/allowed": error_codes.INVALID_TOPIC_EXCEPTION}
+    assert codes == dict.fromkeys(names, 0) | wrong
+    assert len(node.broker.image.topics) == (0 if validate_only else 39)
 
 
 def test_the_controller_itself_does_not_come_between_two_slices(node: WholeNode) -> None:
