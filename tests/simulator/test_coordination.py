@@ -78,7 +78,7 @@ def test_one_seed() -> None:
 @pytest.mark.ci
 def test_a_few_seeds() -> None:
     """With power losses and without; and the clients did something: a workload in which nothing happens proves nothing."""
-    runs = [simulation(seed) for seed in (*range(1, 18), 24, 29)]  # 24 has refused acknowledgements, 29 locks that expire early
+    runs = [simulation(seed) for seed in (*range(1, 18), 29, 38)]  # 38 has refused acknowledgements, 29 locks that expire early
     outcomes = [run.run() for run in runs]
     assert [one.failure for one in outcomes if one.failure] == []
     assert {loses_power(run.seed) for run in runs} == {True, False}
