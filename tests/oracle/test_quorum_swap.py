@@ -138,8 +138,8 @@ def read_all(bootstrap: str, count: int) -> list[bytes]:
     return values
 
 
-def test_a_cluster_moves_to_kcli_and_back(kafka_peer: Peer, tmp_path: Path) -> None:
-    of_kafka = [str(kafka_peer.script), "java", "kafka.Kafka"]
+def test_a_cluster_moves_to_kcli_and_back(each_kafka: Peer, tmp_path: Path) -> None:
+    of_kafka = [str(each_kafka.script), "java", "kafka.Kafka"]
     ports, broker_ports = free_ports(3), free_ports(3)
     nodes = [
         Controller(tmp_path, node_id, ports, of_kafka, *BROKER, is_dynamic=True, broker_port=port)
@@ -147,7 +147,7 @@ def test_a_cluster_moves_to_kcli_and_back(kafka_peer: Peer, tmp_path: Path) -> N
     ]
     voters = ",".join(f"{node_id}@127.0.0.1:{port}:{Uuid(bytes([node_id]) * 16)}" for node_id, port in zip(NODES, ports))
     for node in nodes:
-        node.format_by([str(kafka_peer.script), "java", "kafka.tools.StorageTool", "format"], "--initial-controllers", voters)
+        node.format_by([str(each_kafka.script), "java", "kafka.tools.StorageTool", "format"], "--initial-controllers", voters)
     bootstrap = addresses(broker_ports)
     settings: dict[str, str | int] = {"bootstrap.servers": bootstrap, "default.api.timeout.ms": 60_000}
     assignments = {partition: [NODES[partition % len(NODES)]] for partition in range(PARTITIONS)}
@@ -165,7 +165,7 @@ def test_a_cluster_moves_to_kcli_and_back(kafka_peer: Peer, tmp_path: Path) -> N
         wait_for(partial(all_lead, admin, ("t", "kept")))
         kept = send(producer, "kept", range(PARTITIONS), "kept")
         assert read(bootstrap, "kept", len(kept)) == kept
-        seen["kafka"] = printed(kafka_peer, bootstrap)
+        seen["kafka"] = printed(each_kafka, bootstrap)
         with Sender(bootstrap, "first") as first, Sender(bootstrap, "second") as second:
             for kind, command in (("kcli", kcli_command()), ("kafka again", of_kafka)):
                 for node in nodes:
@@ -175,7 +175,7 @@ def test_a_cluster_moves_to_kcli_and_back(kafka_peer: Peer, tmp_path: Path) -> N
                     wait_for(partial(is_back, admin, node))
                     before = len(first.acked)
                     wait_for(lambda before=before: len(first.acked) > before + 2 * PARTITIONS)  # type: ignore[misc]
-                seen[kind] = printed(kafka_peer, bootstrap)
+                seen[kind] = printed(each_kafka, bootstrap)
         for sender in (first, second):
             assert sender.errors == []
             assert len(sender.acked) == sender.sent
