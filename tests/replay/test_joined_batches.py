@@ -239,9 +239,13 @@ def test_a_batch_of_64_KB_goes_as_it_is(tmp_path: Path) -> None:
     assert [batch[OutgoingBatch.__slots__.index("record_count")] for batch in found] == [1, 1, 2]
 
 
-def test_what_follows_damage_is_found_after_a_wrong_offset(tmp_path: Path) -> None:
-    """The CRC does not cover the offset. One that is too high is not that of the batches after the damage."""
-    builder = PartitionBuilder(tmp_path / "t-0")
+@pytest.mark.parametrize(("index_every", "counts"), [(100, [2, 1, 4]), (2, [1, 1, 4])], ids=["no index", "an index"])
+def test_what_follows_damage_is_found_after_a_wrong_offset(tmp_path: Path, index_every: int, counts: list[int]) -> None:
+    """The CRC does not cover the offset. One that is too high is not that of the batches after the damage.
+
+    A batch that .index contradicts is damage itself, and a report.
+    """
+    builder = PartitionBuilder(tmp_path / "t-0", index_every=index_every)
     begins = []
     for codec in (0, 0, 1, 0, 0, 0, 0, 0):
         begins.append(len(builder.log))
@@ -250,8 +254,8 @@ def test_what_follows_damage_is_found_after_a_wrong_offset(tmp_path: Path) -> No
     builder.log[begins[5] : begins[6]] = b"\xff" * (begins[6] - begins[5])
     builder.flush()
     found = made(tmp_path, Selection(), 0, [], EarlierRun(), 10_000)
-    assert [batch[OutgoingBatch.__slots__.index("record_count")] for batch in found.batches] == [2, 1, 4]
-    assert len(found.reports) == 1
+    assert [batch[OutgoingBatch.__slots__.index("record_count")] for batch in found.batches] == counts
+    assert len(found.reports) == (1 if index_every > 2 else 2)
 
 
 def damaged(count: int, good: int, builder: PartitionBuilder) -> None:
