@@ -147,6 +147,7 @@ class Machine:
         self.is_ready = False
         self.held_bytes = 0  # the memory of requests, as the node reports it
         self.is_halted = False  # the last process has exited by itself
+        self.steps = 0  # of all processes so far; if it is the same, nothing has changed
         self.may_end = False  # the disk fails, so that the process may exit or raise an exception
         self._virtual_time = virtual_time
         self._network = network
@@ -252,6 +253,7 @@ class Machine:
 
     def _alive(self, run: Callable[[], None]) -> None:
         """Run a step of the process, in which it may die."""
+        self.steps += 1
         try:
             run()
             self._update_state()
