@@ -160,10 +160,10 @@ def test_a_torn_tail_holds_no_batches(tmp_path: Path, payload: str) -> None:
 
 
 def test_a_candidate_inside_is_a_remark_and_taken_on_request_only(tmp_path: Path) -> None:
-    """Length and records are both wrong, and so is the batch in which the length ends: nothing shows where the log goes on."""
+    """Length and records are both wrong, and the last batch's header is gone: nothing shows where the log goes on."""
     log = Log(tmp_path / "t-0", b"value")
     log.state_size(log.starts[5] - log.victim + 7)
-    log.flip(log.starts[5] + HEADER_BYTES + 3)
+    log.change(log.starts[5], b"\x11" * HEADER_BYTES)
     log.flip(log.victim + HEADER_BYTES + 3)
     kept, lost, inner = log.salvage()
     assert (kept, lost, inner) == ([0, 5], [(10, None)], 2)
@@ -191,13 +191,18 @@ def test_sound_batches_from_the_stated_end_to_the_end_of_the_file_are_the_log(tm
 
 
 def test_the_index_shows_where_the_log_goes_on(tmp_path: Path) -> None:
-    """An entry that points at a sound batch with its offset: what lies before it stays in doubt, all behind it is read.
+    """An entry that points at a sound batch with its offset: all behind it is read.
 
-    The length of the first record is wrong too: the records do not show where the batch ends.
+    The length of the first record is wrong too: the records do not show where the batch ends. The batch before the entry has
+    the next offset and leads to it; if it is damaged as well, nothing else counts.
     """
     log = Log(tmp_path / "t-0", forged(11, 2), index_every=5)
     log.state_size(1 << 20)
     log.flip(log.victim + HEADER_BYTES, 64)
+    assert log.read() == [0, 5, 15, 20, 25]
+    kept, lost, _ = log.salvage()
+    assert (kept, lost) == ([0, 5, 15, 20, 25], [(10, 15)])
+    log.change(log.behind, bytes(HEADER_BYTES))
     assert log.read() == [0, 5, 20, 25]
     kept, lost, _ = log.salvage()
     assert (kept, lost) == ([0, 5, 20, 25], [(10, 20)])
