@@ -54,9 +54,10 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
 ALIASES = {"repair": "verify --repair", "start": "serve", "broker": "serve", "fsck": "verify"}
 
 DESCRIPTION = """\
-Kafka in one Python program: a broker of one node for Kafka's clients and tools (security is not
-supported yet), tools that show, check, repair, compact and export log directories of Apache
-Kafka and of kcli, with no broker running, and tools that write, read and administer running clusters."""
+Kafka in one Python program: a broker and controller for Kafka's clients and tools, also in a cluster
+(replicas and security are not supported yet), tools that show, check, repair, compact and export log
+directories of Apache Kafka and of kcli, with no broker running, and tools that write, read and
+administer running clusters."""
 EPILOG = """\
 Exit codes: 0 done, no damage; 1 done, with damage or findings, or no topic or group has the name, or
 the cluster refused the request; 2 the command could not run, a path is missing, or no broker answers;

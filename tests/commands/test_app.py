@@ -56,7 +56,7 @@ def test_help_is_in_groups() -> None:
     assert text.index("change log directories:") < text.index("\n  verify --repair ") < text.index("learn and test:")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["description"]
     for said in (text, project):
-        assert "a broker of one node" in said and "No broker" not in said and "to follow" not in said
+        assert "in a cluster" in said and "No broker" not in said and "to follow" not in said
     # What is not served is named where the broker is promised: in --help and in the README's first paragraph.
     for said in (text, (ROOT / "README.md").read_text().split("\n\n")[1]):
         assert "security" in " ".join(said.split())
