@@ -39,6 +39,7 @@ from kcli.log.reading.explanation import (
     LOST_HEADER,
     MOST_DOUBTED,
     MOST_SEARCHED,
+    OLDER_FORMAT,
     OTHER_END,
     OVERFLOW,
     PAYLOAD,
@@ -198,6 +199,7 @@ COSTS = {
     "a batch inside of a record": [WALKED],
     "bytes were inserted": [INSERTED],
     "behind damage a sound batch has another": [CORRECTED],
+    "a message of format 0 or 1 is behind": [OLDER_FORMAT],
     "a segment renamed": [FILE, COMPANION],
 }
 

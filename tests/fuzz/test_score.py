@@ -17,6 +17,8 @@ FAST, CI = range(16), range(31, 200)
 # Bytes are missing or doubled within a batch, whose last record has a batch for its value: that is taken for the log's. Seeds,
 # and seeds with codecs.
 INVENTING = {114}, {50, 327}
+# A sector is there twice, and the value in it has messages of format 0 with the next offsets: they were taken for the log's.
+OLDER_FORMAT = range(854, 855)
 
 
 def check(seeds: range, *, keeps_codecs: bool = False) -> None:
@@ -29,6 +31,7 @@ def check(seeds: range, *, keeps_codecs: bool = False) -> None:
 
 def test_a_repair_has_no_fault() -> None:
     check(FAST)
+    check(OLDER_FORMAT)
 
 
 @pytest.mark.ci

@@ -49,8 +49,10 @@ is possible has a cost, and the repair takes the set of damages that explains al
     bytes that were inserted between two batches                     INSERTED   the same
     a sound batch has another base offset than it states, behind     CORRECTED  the same
       damage: so much more than the bits, bytes or the field
+    a sound message of format 0 or 1 behind a batch of format 2       OLDER_     the same
+                                                                      FORMAT
 
-The reader of segments (resynchronise) compares ways through damaged bytes by the last seven rows and those of fields and gaps.
+The reader of segments (resynchronise) compares ways through damaged bytes by the last eight rows and those of fields and gaps.
 
 A gap of offsets is free where bytes are missing or damaged, or where an earlier repair has lost the offsets. The first batch
 after damage that no length and no index entry leads to may be the end of a record's value: the batch of that record is damaged.
@@ -115,6 +117,7 @@ HEADER = 10
 WALKED = 30
 INSERTED = 2
 CORRECTED = 8
+OLDER_FORMAT = 10
 OFFSET_BYTES = 8  # of the base offset
 # Leader epochs in this order cannot be; runs of batches that are too long to be corrected may leave such an order.
 _IMPOSSIBLE = 1 << 20

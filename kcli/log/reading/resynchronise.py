@@ -84,6 +84,7 @@ from kcli.log.reading.explanation import (
     LONG_ENOUGH,
     LOST_HEADER,
     OFFSET_BYTES,
+    OLDER_FORMAT,
     OTHER_END,
     PAYLOAD,
     SECTOR,
@@ -151,7 +152,7 @@ class _State(NamedTuple):
     `expected` has (offset, cost), and nothing if the header before is lost. `is_adjacent`: the batch before is sound, so no
     bytes are missing. `epoch` is the last leader epoch, `floor` the next offset after the last sound batch as it states it,
     `run` the number of sound batches that continue each other up to here. `is_free`: bytes are missing before the place, so a
-    gap is cheap.
+    gap is cheap. `is_new`: a batch of format 2 was before.
     """
 
     low: int
@@ -161,6 +162,7 @@ class _State(NamedTuple):
     floor: int
     run: int
     is_free: bool = False
+    is_new: bool = False
 
 
 class _Step(NamedTuple):
@@ -448,17 +450,21 @@ class Resynchroniser:
         epoch = header.partition_leader_epoch if isinstance(header, RecordBatch) else -1
         is_next = state.is_adjacent and any(base == one for one, _ in state.expected)
         run = min(state.run + 1, LONG_ENOUGH) if is_next else 1
-        cost_of_epoch = difference(epoch, state.epoch) if 0 <= epoch < state.epoch else 0
+        is_new = isinstance(header, RecordBatch)
+        more_for_header = difference(epoch, state.epoch) if 0 <= epoch < state.epoch else 0
+        if state.is_new and not is_new:
+            more_for_header += OLDER_FORMAT
         epoch = epoch if epoch >= 0 else state.epoch
         if base >= state.low:
             cost = self._offset_cost(place, base, state)
             if cost < IMPOSSIBLE:
-                yield cost + cost_of_epoch, _State(next_offset, ((next_offset, 0),), True, epoch, next_offset, run)
+                after = _State(next_offset, ((next_offset, 0),), True, epoch, next_offset, run, is_new=is_new)
+                yield cost + more_for_header, after
         for expected, more in state.expected:
             if expected != base and expected >= state.low:
                 low = expected + size
-                cost = more + CORRECTED + difference(base, expected) + cost_of_epoch
-                yield cost, _State(low, ((low, 0),), True, epoch, next_offset, run)
+                cost = more + CORRECTED + difference(base, expected) + more_for_header
+                yield cost, _State(low, ((low, 0),), True, epoch, next_offset, run, is_new=is_new)
 
     def _offset_cost(self, place: _Place, base: int, state: _State) -> int:
         """Return the cost of the base offset of a sound batch as it states it."""
@@ -556,7 +562,7 @@ class Resynchroniser:
     def _modes(self, place: _Place, state: _State) -> list[tuple[bool, int, _State]]:
         """Return (is the header used, cost, state behind) of the explanations of a damaged batch's header."""
         header = place.header
-        unknown = _State(state.low, (), False, state.epoch, state.floor, 0)
+        unknown = _State(state.low, (), False, state.epoch, state.floor, 0, is_new=state.is_new)
         modes = [(False, self._cost_of_lost_header(place, state), unknown)]
         if isinstance(header, RecordBatch) and header.magic == MAGIC:
             base, count, delta = header.base_offset, header.record_count, header.last_offset_delta
@@ -577,10 +583,11 @@ class Resynchroniser:
             if (is_next or is_near or (not state.expected and base >= state.low)) and can_be_header(header):
                 modes.clear()
             low = base + 1 if is_next or (not state.expected and can_be_header(header)) else state.low
-            after = _State(low, tuple(expected.items()), False, state.epoch, state.floor, 0)
+            is_new = state.is_new or can_be_header(header)
+            after = _State(low, tuple(expected.items()), False, state.epoch, state.floor, 0, is_new=is_new)
             modes.append((True, 0, after))
         elif header is not None and self._can_be_message(header, state.low):
-            after = _State(state.low, ((header.next_offset, 0),), False, state.epoch, state.floor, 0)
+            after = _State(state.low, ((header.next_offset, 0),), False, state.epoch, state.floor, 0, is_new=state.is_new)
             modes.append((True, 0, after))
         return modes
 
