@@ -7,6 +7,7 @@ tests/fuzz/score.py has the damages and the script for thousands of seeds; here 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -17,11 +18,13 @@ FAST, CI = range(16), range(31, 200)
 # Bytes are missing or doubled within a batch, whose last record has a batch for its value: that is taken for the log's. Seeds,
 # and seeds with codecs.
 INVENTING = {114}, {50, 327}
-# A sector is there twice, and the value in it has messages of format 0 with the next offsets: they were taken for the log's.
-OLDER_FORMAT = range(854, 855)
+# Once wrong. A sector is there twice, and a value in it has messages of format 0 with the next offsets: they were taken for the
+# log's. A sector ends in a header: with the length the offset was wrong, and the sound batch behind it was removed for it. The
+# first batch of the last segment has an offset that its name does not allow: it was believed.
+WRONG_ONCE = 854, 3473, 3581
 
 
-def check(seeds: range, *, keeps_codecs: bool = False) -> None:
+def check(seeds: Iterable[int], *, keeps_codecs: bool = False) -> None:
     results = [score_seed(seed, keeps_codecs=keeps_codecs) for seed in seeds]
     assert all(one["damages"] or one["restored"] for one in results)
     faults = {one["seed"]: [name for name in FAULTS if one.get(name)] for one in results}
@@ -31,7 +34,7 @@ def check(seeds: range, *, keeps_codecs: bool = False) -> None:
 
 def test_a_repair_has_no_fault() -> None:
     check(FAST)
-    check(OLDER_FORMAT)
+    check(WRONG_ONCE)
 
 
 @pytest.mark.ci

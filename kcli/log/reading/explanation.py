@@ -541,15 +541,16 @@ class OffsetExplanation:
                 exact = first + size in behind
                 # The name alone does not show the offset of a segment's first batch: the segment may have been renamed. But
                 # an offset that is negative or overflows the name is wrong itself.
-                if index or exact or segment.is_continued or not 0 <= stated <= first + INT32_MAX:
-                    self._add(values, stated, first, exact=exact, is_last=index == len(batches) - 1)
+                if index or exact or segment.is_continued or not self._is_possible(stated):
+                    self._add(values, index, first, exact=exact, is_last=index == len(batches) - 1)
+            if not index and not self._is_possible(stated):
+                values.setdefault(segment.base_offset, self._difference(index, segment.base_offset))
             for end in behind:
-                self._add(values, stated, end - size, exact=end - size in before, is_last=False)
+                self._add(values, index, end - size, exact=end - size in before, is_last=False)
             for first in self._named(index, before):
-                values.setdefault(first, difference(stated, first))
+                values.setdefault(first, self._difference(index, first))
         # If another batch states an offset, the two are exchanged, or one is a copy.
-        most = BIT if batches.position[index] in segment.corrected else FIELD
-        values = {first: min(cost, most) for first, cost in values.items() if not self._is_stated(first)}
+        values = {first: cost for first, cost in values.items() if not self._is_stated(first)}
         values[stated] = 0
         if self._agrees.get(index) is False and stated not in before[:1]:
             values = dict(reversed(values.items()))
@@ -572,12 +573,21 @@ class OffsetExplanation:
             for first, cost in fitting.items()
         ]
 
-    def _add(self, values: dict[int, int], stated: int, first: int, *, exact: bool, is_last: bool) -> None:
+    def _difference(self, index: int, first: int) -> int:
+        """Return the cost of a batch's base offset being `first`: a BIT at most if another field was wrong as well."""
+        cost = difference(self._batches.base_offset[index], first)
+        return min(cost, BIT) if self._batches.position[index] in self._segment.corrected else cost
+
+    def _add(self, values: dict[int, int], index: int, first: int, *, exact: bool, is_last: bool) -> None:
         """Add the base offset `first` if one bit or byte of the stated one is wrong and its neighbours explain it."""
-        cost = difference(stated, first)
-        is_byte = cost == BYTE and is_last and stated - first >= LARGE_GAP
+        cost = self._difference(index, first)
+        is_byte = cost == BYTE and is_last and self._batches.base_offset[index] - first >= LARGE_GAP
         if (exact and 0 < cost <= BYTE) or (not self._is_cleaned and (cost == BIT or is_byte)):
             values.setdefault(first, cost)
+
+    def _is_possible(self, stated: int) -> bool:
+        """Return True if a base offset is one that the segment's name allows."""
+        return 0 <= stated <= self._segment.base_offset + INT32_MAX
 
     def _named(self, index: int, before: list[int]) -> list[int]:
         """Return the base offsets of a batch that other files name."""
