@@ -60,7 +60,7 @@ def test_the_cores_of_the_workload_of_logs_do_something() -> None:
 
 @pytest.mark.ci
 def test_the_cores_do_something() -> None:
-    runs = [WHOLE.simulation(seed) for seed in range(6)]
+    runs = [WHOLE.simulation(seed) for seed in range(8)]
     assert [outcome.failure for run in runs if (outcome := run.run()).failure] == []
     sharing = [one for run in runs for one in run.share_members if isinstance(one, CoreShareMember)]
     assert len(sharing) > 4 and sum(one.record_count for one in sharing) > 100
