@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from kcli.format.index_entries import OffsetIndex
 from kcli.format.record_batch import HEADER_BYTES, NewRecordBatch, read_header
 from kcli.format.records import Header, Record, encode_records
 from kcli.inspect.repairing.repair_plan import RepairSettings, plan_partition
@@ -18,6 +19,8 @@ from kcli.inspect.repairing.salvage import LogSalvager
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.reading.columnar_reader import ColumnarReader
 from kcli.log.reading.segment_reader import BAD_SIZE, LOST_PLACE, TRUNCATED, Damage, SegmentReader
+from tests.fuzz.batches import LZ4
+from tests.fuzz.batches import stored as stored_records
 from tests.log_builder import PartitionBuilder
 
 PER_BATCH = 5
@@ -297,3 +300,62 @@ def test_the_kind_of_damage_is_told(tmp_path: Path) -> None:
     with SegmentReader(OsDisk(), str(log.path)) as reader:
         (damage,) = (found for found in reader.batches() if isinstance(found, Damage))
     assert damage[:3] == (log.victim, log.behind, TRUNCATED)
+
+
+CHAIN = 40
+
+
+def chain(base_offset: int) -> bytes:
+    """More sound batches that continue each other than any number at which a reader could take them for the log."""
+    return b"".join(forged(base_offset + number, 1) for number in range(CHAIN))
+
+
+def stored(base_offset: int, payload: bytes, count: int = 3) -> bytes:
+    """A sound batch of which the codec leaves the bytes as they are, with `payload` at its end: no lengths of records help."""
+    records = stored_records(LZ4, b"\x77" * 300 + payload)
+    return NewRecordBatch(base_offset, count - 1, 10, 10, count, records, attributes=LZ4).encode()
+
+
+@pytest.mark.parametrize("at", [46, HEADER_BYTES + 9], ids=["the producer id", "a record"])
+def test_a_long_chain_of_payload_is_not_the_log(tmp_path: Path, at: int) -> None:
+    """One wrong bit in a batch, and as many batches in its payload as an attacker likes, with exactly the next offsets."""
+    log = Log(tmp_path / "t-0", chain(15))
+    log.flip(log.victim + at)
+    assert log.read() == OTHERS
+    assert log.salvage()[:2] == (OTHERS, [(10, 15)])
+
+
+@pytest.mark.parametrize("first", [10, 15])
+def test_a_long_chain_does_not_hide_that_only_a_length_is_wrong(tmp_path: Path, first: int) -> None:
+    """A length that is no bit away from the right one, and that ends within the payload."""
+    log = Log(tmp_path / "t-0", chain(first))
+    log.state_size(log.behind - log.victim - 30)
+    assert log.read() == OTHERS
+    assert log.salvage() == (WHOLE, [], 0)
+
+
+@pytest.mark.parametrize("first", [5, 8])
+def test_a_long_chain_in_stored_records_is_not_the_log(tmp_path: Path, first: int) -> None:
+    """The stated length leads to a sound batch behind a gap that a cleaner made: one damage explains all bytes."""
+    victim = bytearray(stored(5, chain(first)))
+    victim[46] ^= 1
+    before, behind = forged(0), forged(20) + forged(25)
+    found = sound_offsets(tmp_path, before, bytes(victim), behind)
+    assert [offset for _, offset in found] == [0, 20, 25]
+
+
+@pytest.mark.parametrize("pieces", [2, 20, CHAIN])
+def test_a_torn_tail_of_stored_records_holds_no_chain(tmp_path: Path, pieces: int) -> None:
+    """A write that was cut off behind any of the batches in its payload."""
+    victim = stored(5, chain(8) + bytes(100))
+    torn = victim[: victim.index(chain(8)) + len(chain(8)) * pieces // CHAIN]
+    assert [offset for _, offset in sound_offsets(tmp_path, forged(0), torn)] == [0]
+
+
+def test_an_index_entry_contradicts_a_chain(tmp_path: Path) -> None:
+    """A header is gone, and the offsets of the payload reach beyond the batch of the entry, which is the last one."""
+    victim = bytes(HEADER_BYTES) + stored(5, chain(8))[HEADER_BYTES:]
+    index = OffsetIndex.of(0)
+    index.append(12, len(forged(0)) + len(victim))
+    (tmp_path / f"{0:020d}.index").write_bytes(index.encode())
+    assert [offset for _, offset in sound_offsets(tmp_path, forged(0), victim, forged(8))] == [0, 8]

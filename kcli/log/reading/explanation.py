@@ -41,7 +41,8 @@ is possible has a cost, and the repair takes the set of damages that explains al
       behind fewer than LONG_ENOUGH sound batches that follow        LOST_HEADER
       damage; SECTOR if a sector of zeros begins in it               SECTOR
     a sound batch behind damage that is payload; each further one    PAYLOAD    the same
-      that continues it                                              1 more
+      that continues it; PAYLOAD for all if the damaged batch        1 more
+      states to end at a sound one, or behind the end of the file
     what looks like a header is in a damaged batch, and the path     HEADER     the same
       goes on before the end that it states, or right behind sound
       batches that are payload; BIT if other fields of it are wrong  BIT

@@ -11,9 +11,11 @@ The places where a batch of the log may begin:
 - each sound batch behind it (right CRC), and the end of each; the search skips what is inside of a sound batch;
 - what looks like a header of a damaged batch, and the end that such a header states, if a header is there.
 
-They reach from the damaged entry to where the log surely goes on: the next sound batch that the .index points at; LONG_RUN
-sound batches that continue each other; the end of the file. After MOST_PLACES sound batches the explanation ends, too, and
-only its first half is used.
+They reach from the damaged entry to where the log surely goes on: the next sound batch that the .index points at, whose offset
+is right then; LONG_RUN sound batches that continue each other and end NEAR_END_BYTES behind the entry or later, for fewer bytes
+may be one record; the end of the file. A sound batch inside of one of the entry's records is no place. Of batches that continue
+each other those after the first LONG_RUN are one place, unless the entry states to end at one. After MOST_PLACES sound batches
+the explanation ends, too, and only its first half is used.
 
 A path goes from place to place: over a sound batch to its end; from a damaged one to any later place. It costs what is then
 wrong: of the damaged batch its length, its header, its records; the offsets on both sides of it; and everything on the way that
@@ -104,12 +106,10 @@ if TYPE_CHECKING:
 
 # The cost of a path that cannot be.
 IMPOSSIBLE = 1 << 20
-# What is left out on the way is not added up further: no other way costs more.
-MOST_LEFT_OUT = 24
 # How many states of a place are followed, and how many sound batches are explained together.
 MOST_STATES = 4
 MOST_PLACES = 64
-# After this number of sound batches that continue each other the log surely goes on: as payload they cost more than any damage.
+# After this number of sound batches that continue each other, which are too long for one record, the log surely goes on.
 LONG_RUN = 16
 # How many decisions and checks of single bytes are cached.
 MOST_CACHED = 64 * 1024
@@ -137,7 +137,7 @@ class Continuation(NamedTuple):
 class _Place(NamedTuple):
     """A byte at which a batch of the log may begin; `header` is None if the bytes there are not a header.
 
-    `end` is the end of a sound batch, else the stated one, or -1.
+    `end` is the end of a sound batch, or of more than LONG_RUN that continue each other; else the stated one, or -1.
     """
 
     position: int
@@ -335,6 +335,9 @@ class Resynchroniser:
         headers: dict[int, RecordBatch | LegacyBatch | None] = {position: header_at(self._file, position)}
         sized: list[RecordBatch] = []
         run, expected, at, behind, is_whole = 0, -1, position + 1, position + 1, True
+        entry = headers[position]
+        stated = -1 if entry is None else position + entry.size_bytes
+        walk, latest = self._walk(_Place(position, stated, entry, False)), -1
         while True:
             found = self._batches[legacy].first(at)
             start = limit if found is None else min(found[0], limit)
@@ -344,15 +347,25 @@ class Resynchroniser:
                 sized.append(one)
             if found is None or found[0] >= limit:
                 break
-            at = behind = found[1]
-            header = header_at(self._file, found[0])
+            (start, at), before = found, at
+            behind = at
+            if walk.encloses(start, at):
+                continue
+            header = header_at(self._file, start)
             assert header is not None
-            run = run + 1 if found[0] in headers and least_offset(header) == expected else 0
+            run = run + 1 if start == before and least_offset(header) == expected else 0
             expected = header.next_offset
-            sound[found[0]] = _Place(found[0], found[1], header, True)
+            joined = sound[latest].header if run > LONG_RUN and start != stated else None
+            if isinstance(joined, RecordBatch):
+                long = joined._replace(last_offset_delta=header.last_offset - joined.base_offset)
+                sound[latest] = _Place(latest, at, long, True)
+                del headers[start]
+            else:
+                latest, sound[start] = start, _Place(start, at, header, True)
             headers[at] = header_at(self._file, at)
-            if run == LONG_RUN or len(sound) >= MOST_PLACES:
-                limit, is_whole = at, run == LONG_RUN
+            is_sure = run >= LONG_RUN and at - position >= NEAR_END_BYTES
+            if is_sure or len(sound) >= MOST_PLACES:
+                limit, is_whole = at, is_sure
                 break
         for one in sized:
             if can_be_header(one) or one.end_position in sound or one.end_position == self._end:
@@ -377,6 +390,8 @@ class Resynchroniser:
             if at > position and isinstance(header, RecordBatch) and can_be_header(header._replace(base_offset=0)):
                 fits = header.size_bytes >= HEADER_BYTES and header.end_position <= self._end
                 proven = self._near_end_of_crc(header, [header.end_position] if fits else [])
+                if proven is None and at == stated and can_be_header(header):
+                    proven = self._far_end_of_crc(header, self._followers(header, legacy=legacy), legacy=legacy)
             if proven is not None and proven <= limit:
                 behind = proven
                 places.append(_Place(at, proven, header, True))
@@ -393,11 +408,15 @@ class Resynchroniser:
             self._decided.clear()
         self._walks.clear()
         places, is_whole = self._places(position, legacy=legacy)
+        self._walks.clear()  # a walk goes forward only
         last = len(places) - 1
         best: list[dict[_State, _Step]] = [{} for _ in places]
         best[0] = dict(self._beginnings(places[0], floor))
         for index in range(last):
-            for state, step in sorted(best[index].items(), key=lambda item: item[1][:2])[:MOST_STATES]:
+            # Ways that differ in where payload begins do not push out one that has not taken any.
+            ranked = sorted(best[index].items(), key=lambda item: item[1][:2])
+            behind_sound = [way for way in ranked if way[0].is_adjacent][:MOST_STATES]
+            for state, step in behind_sound + [way for way in ranked if not way[0].is_adjacent][:MOST_STATES]:
                 for target, cost, taken, after in self._steps(places, index, state):
                     new = _Step(step.cost + cost, step.taken + taken, index, state)
                     known = best[target].get(after)
@@ -428,7 +447,12 @@ class Resynchroniser:
 
     def _cost_of_going_on(self, place: _Place, state: _State) -> int:
         """Return the cost of the batch at the last place, if the .index points at it."""
-        return min((cost for cost, _ in self._enter(place, state)), default=IMPOSSIBLE) if place.is_sound else 0
+        if not place.is_sound:
+            return 0
+        # The entry confirms the offset that the batch states: no other one can be right.
+        assert place.header is not None
+        costs = (cost for cost, after in self._enter(place, state) if after.low == place.header.next_offset)
+        return min(costs, default=IMPOSSIBLE)
 
     def _steps(self, places: list[_Place], index: int, state: _State) -> Iterator[tuple[int, int, int, _State]]:
         """Yield (index, cost, sound batches taken, state) of the places to which a path goes from one."""
@@ -490,15 +514,15 @@ class Resynchroniser:
             yield last, 0, state
             return
         modes, walk = self._modes(place, state), self._walk(place)
-        is_known = any(one.position == walk.end for one in places)
+        is_known = walk.end is not None and _is_place(places, walk.end)
         left_out, run_start, run_end, run_next = 0, -1, -1, -1
         hidden: list[tuple[int, int]] = []  # the ends and base offsets of headers on the way
-        around: list[tuple[int, int]] = []  # the sound batches on the way
+        sound_end = -1  # of the last sound batch on the way
         for target in range(index + 1, last + 1):
             there = places[target]
             at, is_end = there.position, target == last and is_last_of_file
             is_inside = not is_end and walk.encloses(at, there.end if there.is_sound else at)
-            is_divided = any(start < at < end for start, end in around)
+            is_divided = at < sound_end
             cost = (WALKED if is_inside or is_divided else 0) + (FIELD if is_known and walk.end != at else 0)
             for is_header, cost_of_header, after in modes:
                 skipped = left_out + (HEADER if any(end > at and base >= after.low for end, base in hidden) else 0)
@@ -509,7 +533,7 @@ class Resynchroniser:
                 yield target, cost + cost_of_header + skipped, after
             header = there.header
             if there.is_sound and header is not None:
-                around.append((at, there.end))
+                sound_end = there.end
                 if not is_inside:
                     is_next = run_end == at and least_offset(header) == run_next
                     left_out += 1 if is_next else PAYLOAD
@@ -520,11 +544,9 @@ class Resynchroniser:
                     left_out += HEADER if can_be_header(header) else BIT
                 if isinstance(header, RecordBatch) and header.magic == MAGIC and header.size_bytes >= HEADER_BYTES:
                     is_over = there.end == self._end or (there.end > self._end and can_be_header(header))
-                    is_place = is_over or any(one.position == there.end for one in places)
+                    is_place = is_over or _is_place(places, there.end)
                     if is_place and state.low <= header.base_offset <= state.low + INT32_MAX:
                         hidden.append((there.end, header.base_offset))
-            if left_out > MOST_LEFT_OUT and target < last - 1:
-                break
 
     def _cost_of_length(
         self, place: _Place, there: _Place, left_out: int, skipped: int, after: _State, *, is_end: bool
@@ -546,9 +568,12 @@ class Resynchroniser:
         elif wrong <= BIT and is_end:
             skipped = min(left_out, PAYLOAD)
         elif not wrong:
-            skipped = left_out
+            skipped = min(left_out, PAYLOAD) if there.is_sound else left_out
         if is_end and stated > at and wrong != BIT:
             wrong = TORN - DAMAGE if can_be_header(header) else TORN
+            # One torn write explains the end of the file and payload; a wrong length needs another damage under the CRC.
+            if can_be_header(header) and header.size_bytes <= NEAR_END_BYTES:
+                skipped = min(left_out, PAYLOAD)
         return min(DAMAGE + wrong, OTHER_END), skipped, after._replace(is_free=not place.position < at <= stated)
 
     def _begins(self, header: RecordBatch | LegacyBatch, expected: int) -> bool:
@@ -622,7 +647,8 @@ class Resynchroniser:
             around = self._batches[self._legacy].first(place.position + 1)
             while around is not None and around[1] <= place.end:
                 around = self._batches[self._legacy].first(around[1])
-            is_crossed = around is not None and around[0] < place.end < around[1]
+            # Lengths of records that end exactly there confirm the stated end.
+            is_crossed = around is not None and around[0] < place.end < around[1] and end != place.end
             if is_crossed and around is not None and place.header is not None:
                 # Only a batch that may be the next one contradicts the stated end.
                 crossing = header_at(self._file, around[0])
@@ -713,7 +739,8 @@ class Resynchroniser:
         """Return the end that the entry's CRC proves: a sound batch, a header with the next offset, or the file's end."""
         sound, is_end = self._near_sound_batches(header, legacy=legacy)
         ends = {*sound, *followers}
-        if is_end and self._end <= header.position + FARTHEST_END_BYTES:
+        # Many sound batches before the end of the file may be payload.
+        if self._end <= header.position + (FARTHEST_END_BYTES if is_end else NEAR_END_BYTES * can_be_header(header)):
             ends.add(self._end)
         return self._end_of_crc(header, ends)
 
@@ -811,3 +838,8 @@ class Resynchroniser:
 
 def _stated_size(header: RecordBatch | LegacyBatch) -> int:
     return (header.size_bytes - LOG_OVERHEAD_BYTES) & INT32_MAX
+
+
+def _is_place(places: list[_Place], position: int) -> bool:
+    slot = bisect_left(places, position, key=lambda place: place.position)
+    return slot < len(places) and places[slot].position == position
