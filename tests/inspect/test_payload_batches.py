@@ -344,6 +344,15 @@ def test_a_long_chain_in_stored_records_is_not_the_log(tmp_path: Path, first: in
     assert [offset for _, offset in found] == [0, 20, 25]
 
 
+def test_many_batches_that_do_not_continue_each_other_are_not_the_log(tmp_path: Path) -> None:
+    """A copy of a compacted log in the value of a record: more batches than are compared, each behind a gap."""
+    payload = b"".join(forged(8 + 2 * number, 1) for number in range(5 * CHAIN))
+    victim = bytearray(stored(5, payload))
+    victim[46] ^= 1
+    found = sound_offsets(tmp_path, forged(0), bytes(victim), forged(20), forged(25))
+    assert [offset for _, offset in found] == [0, 20, 25]
+
+
 @pytest.mark.parametrize("pieces", [2, 20, CHAIN])
 def test_a_torn_tail_of_stored_records_holds_no_chain(tmp_path: Path, pieces: int) -> None:
     """A write that was cut off behind any of the batches in its payload."""

@@ -15,7 +15,7 @@ They reach from the damaged entry to where the log surely goes on: the next soun
 is right then; LONG_RUN sound batches that continue each other and end NEAR_END_BYTES behind the entry or later, for fewer bytes
 may be one record; the end of the file. A sound batch inside of one of the entry's records is no place. Of batches that continue
 each other those after the first LONG_RUN are one place, unless the entry states to end at one. After MOST_PLACES sound batches
-the explanation ends, too, and only its first half is used.
+the explanation ends, too, or goes on near the stated end for as many; only its first half is used.
 
 A path goes from place to place: over a sound batch to its end; from a damaged one to any later place. It costs what is then
 wrong: of the damaged batch its length, its header, its records; the offsets on both sides of it; and everything on the way that
@@ -337,7 +337,7 @@ class Resynchroniser:
         run, expected, at, behind, is_whole = 0, -1, position + 1, position + 1, True
         entry = headers[position]
         stated = -1 if entry is None else position + entry.size_bytes
-        walk, latest = self._walk(_Place(position, stated, entry, False)), -1
+        walk, latest, most = self._walk(_Place(position, stated, entry, False)), -1, MOST_PLACES
         while True:
             found = self._batches[legacy].first(at)
             start = limit if found is None else min(found[0], limit)
@@ -364,8 +364,12 @@ class Resynchroniser:
                 latest, sound[start] = start, _Place(start, at, header, True)
             headers[at] = header_at(self._file, at)
             is_sure = run >= LONG_RUN and at - position >= NEAR_END_BYTES
-            if is_sure or len(sound) >= MOST_PLACES:
-                limit, is_whole = at, is_sure
+            if len(sound) >= most and at < stated - HEADER_BYTES < limit and entry is not None and entry.magic == MAGIC:
+                at = behind = stated - HEADER_BYTES
+                most += MOST_PLACES
+            elif is_sure or len(sound) >= most:
+                # The batch that the .index points at is a place in any case: it contradicts payload.
+                limit, is_whole = at if indexed is None or is_sure else indexed, is_sure
                 break
         for one in sized:
             if can_be_header(one) or one.end_position in sound or one.end_position == self._end:
@@ -565,10 +569,10 @@ class Resynchroniser:
             wrong = 0
         if wrong <= BIT and is_next:
             skipped = 0
-        elif wrong <= BIT and is_end:
+        elif (wrong <= BIT and is_end) or (there.is_sound and (not wrong or (is_next and wrong == SHIFTED - DAMAGE))):
             skipped = min(left_out, PAYLOAD)
         elif not wrong:
-            skipped = min(left_out, PAYLOAD) if there.is_sound else left_out
+            skipped = left_out
         if is_end and stated > at and wrong != BIT:
             wrong = TORN - DAMAGE if can_be_header(header) else TORN
             # One torn write explains the end of the file and payload; a wrong length needs another damage under the CRC.
