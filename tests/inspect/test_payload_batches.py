@@ -344,6 +344,14 @@ def test_a_long_chain_in_stored_records_is_not_the_log(tmp_path: Path, first: in
     assert [offset for _, offset in found] == [0, 20, 25]
 
 
+@pytest.mark.parametrize("size", [12, 70, 3000])
+def test_a_long_chain_in_stored_records_does_not_hide_that_only_a_length_is_wrong(tmp_path: Path, size: int) -> None:
+    """The CRC is right up to the header with the next offset, however many sound batches are before it."""
+    first, victim, last = forged(0), stored(5, chain(5) + bytes(7)), forged(8) + forged(13)
+    found = sound_offsets(tmp_path, first, stating(victim, size), last)
+    assert [offset for _, offset in found] == [0, 8, 13]
+
+
 def test_many_batches_that_do_not_continue_each_other_are_not_the_log(tmp_path: Path) -> None:
     """A copy of a compacted log in the value of a record: more batches than are compared, each behind a gap."""
     payload = b"".join(forged(8 + 2 * number, 1) for number in range(5 * CHAIN))

@@ -752,7 +752,10 @@ class Resynchroniser:
         """Return the bytes of headers with exactly the next offset, regardless of the entry's length."""
         sound, is_end = self._near_sound_batches(header, legacy=legacy)
         start = header.position + least_size(header)
-        return list(self._next_offsets(header, start, self._farthest(header) if is_end else sound[-1] + 1))
+        end = self._farthest(header)
+        if not is_end:  # those may be payload
+            end = max(sound[-1] + 1, min(end, header.position + NEAR_END_BYTES * can_be_header(header)))
+        return list(self._next_offsets(header, start, end))
 
     def _near_sound_batches(self, header: RecordBatch | LegacyBatch, *, legacy: bool) -> tuple[list[int], bool]:
         """Return the first sound batches at which the entry may end; True if there are no more."""
