@@ -194,7 +194,7 @@ COSTS = {
     "nothing is left of a batch": [LOST],
     "a batch with a wrong CRC": [DAMAGE, BIT, SHIFTED, HEADER_BYTES, OTHER_END, TORN],
     "a damaged batch of which the header": [FIELD, DAMAGE + BIT, LOST_HEADER, LONG_ENOUGH, SECTOR],
-    "a sound batch behind damage is": [PAYLOAD, 1],
+    "a sound batch behind damage is": [PAYLOAD, 1, PAYLOAD],
     "what looks like a header is payload": [HEADER, BIT],
     "a batch inside of a record": [WALKED],
     "bytes were inserted": [INSERTED],
