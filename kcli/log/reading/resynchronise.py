@@ -390,12 +390,7 @@ class Resynchroniser:
                 places.append(sound[at])
                 continue
             header = headers[at]
-            proven = None
-            if at > position and isinstance(header, RecordBatch) and can_be_header(header._replace(base_offset=0)):
-                fits = header.size_bytes >= HEADER_BYTES and header.end_position <= self._end
-                proven = self._near_end_of_crc(header, [header.end_position] if fits else [])
-                if proven is None and at == stated and can_be_header(header):
-                    proven = self._far_end_of_crc(header, self._followers(header, legacy=legacy), legacy=legacy)
+            proven = self._proven_end(header, is_stated=at == stated) if at > position else None
             if proven is not None and proven <= limit:
                 behind = proven
                 places.append(_Place(at, proven, header, True))
@@ -403,6 +398,17 @@ class Resynchroniser:
                 places.append(_Place(at, -1 if header is None else at + header.size_bytes, header, False))
         places.append(_Place(limit, limit, header_at(self._file, limit) if limit == indexed else None, limit == indexed))
         return places, is_whole
+
+    def _proven_end(self, header: RecordBatch | LegacyBatch | None, *, is_stated: bool) -> int | None:
+        """Return the end that the CRC of a header behind the entry proves; `is_stated`: the entry states to end there."""
+        if not isinstance(header, RecordBatch) or not can_be_header(header._replace(base_offset=0)):
+            return None
+        fits = header.size_bytes >= HEADER_BYTES and header.end_position <= self._end
+        proven = self._near_end_of_crc(header, [header.end_position] if fits else [])
+        if proven is None and is_stated and can_be_header(header):
+            followers = self._followers(header, legacy=self._legacy)
+            proven = self._far_end_of_crc(header, followers, legacy=self._legacy)
+        return proven
 
     # ---------------------------------------------------------------------------------------------------- the cheapest path
 
