@@ -40,7 +40,7 @@ wrong length count against a budget of the file (SearchBudget); when it is spent
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -374,14 +374,8 @@ class Resynchroniser:
         for one in sized:
             if can_be_header(one) or one.end_position in sound or one.end_position == self._end:
                 headers.setdefault(one.position, one)
-        starts = sorted(sound)
-        for header in list(headers.values()):
-            if isinstance(header, RecordBatch) and position < header.end_position < limit:
-                end = header.end_position
-                around = bisect_left(starts, end) - 1
-                there = plausible_header(self._file, end)
-                if there is not None and (around < 0 or sound[starts[around]].end <= end):
-                    headers.setdefault(end, there)
+        for end, there in self._stated_ends(position, limit, headers, sound):
+            headers.setdefault(end, there)
         places, behind = list[_Place](), position
         for at in sorted(headers.keys() | sound):
             if at < behind or at >= limit:
@@ -398,6 +392,19 @@ class Resynchroniser:
                 places.append(_Place(at, -1 if header is None else at + header.size_bytes, header, False))
         places.append(_Place(limit, limit, header_at(self._file, limit) if limit == indexed else None, limit == indexed))
         return places, is_whole
+
+    def _stated_ends(
+        self, position: int, limit: int, headers: Mapping[int, RecordBatch | LegacyBatch | None], sound: Mapping[int, _Place]
+    ) -> list[tuple[int, RecordBatch]]:
+        """Return (byte, header) of the ends that headers state, if a header is there and no sound batch is around."""
+        found, starts = [], sorted(sound)
+        for header in headers.values():
+            if isinstance(header, RecordBatch) and position < header.end_position < limit:
+                around = bisect_left(starts, header.end_position) - 1
+                there = plausible_header(self._file, header.end_position)
+                if there is not None and (around < 0 or sound[starts[around]].end <= header.end_position):
+                    found.append((header.end_position, there))
+        return found
 
     def _proven_end(self, header: RecordBatch | LegacyBatch | None, *, is_stated: bool) -> int | None:
         """Return the end that the CRC of a header behind the entry proves; `is_stated`: the entry states to end there."""
