@@ -380,16 +380,9 @@ class Resynchroniser:
         for at in sorted(headers.keys() | sound):
             if at < behind or at >= limit:
                 continue
-            if at in sound:
-                places.append(sound[at])
-                continue
-            header = headers[at]
-            proven = self._proven_end(header, is_stated=at == stated) if at > position else None
-            if proven is not None and proven <= limit:
-                behind = proven
-                places.append(_Place(at, proven, header, True))
-            else:
-                places.append(_Place(at, -1 if header is None else at + header.size_bytes, header, False))
+            place = sound.get(at) or self._damaged(at, headers[at], limit, position, stated)
+            behind = place.end if place.is_sound else behind
+            places.append(place)
         places.append(_Place(limit, limit, header_at(self._file, limit) if limit == indexed else None, limit == indexed))
         return places, is_whole
 
@@ -405,6 +398,13 @@ class Resynchroniser:
                 if there is not None and (around < 0 or sound[starts[around]].end <= header.end_position):
                     found.append((header.end_position, there))
         return found
+
+    def _damaged(self, at: int, header: RecordBatch | LegacyBatch | None, limit: int, entry: int, stated: int) -> _Place:
+        """Return the place of what is not a sound batch; it is one if its CRC proves another length."""
+        proven = self._proven_end(header, is_stated=at == stated) if at > entry else None
+        if proven is not None and proven <= limit:
+            return _Place(at, proven, header, True)
+        return _Place(at, -1 if header is None else at + header.size_bytes, header, False)
 
     def _proven_end(self, header: RecordBatch | LegacyBatch | None, *, is_stated: bool) -> int | None:
         """Return the end that the CRC of a header behind the entry proves; `is_stated`: the entry states to end there."""
