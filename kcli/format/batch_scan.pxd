@@ -1,6 +1,6 @@
 # C types for batch_scan.py when Cython compiles it; the Python source knows nothing of them.
 cimport cython
-from kcli.format cimport batch_header, loop_results, record_scan
+from kcli.format cimport batch_header, loop_results, record_scan, structs
 
 cdef long long INT64_MAX
 

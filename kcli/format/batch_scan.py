@@ -34,7 +34,7 @@ Any other batch is left to kcli.log.record_validator, which finds out what it is
 from array import array
 from collections.abc import Callable
 
-from kcli.format import batch_header, loop_results, record_scan
+from kcli.format import batch_header, loop_results, record_scan, structs
 from kcli.format.primitives import Buffer
 
 SOUND = 0
@@ -435,13 +435,16 @@ def match_headers(
     slots = len(positions)
     while slot < slots:
         at = start + positions[slot] - file_position
-        if at + 61 > filled:
+        if at + structs.RECORD_BATCH_HEADER_BYTES > filled:
             break
         offset = base_offset + relative_offsets[slot]
-        last = batch_header.read_int64(buffer, at) + batch_header.read_int32(buffer, at + 23)
+        last = batch_header.read_int64(buffer, at + structs.BATCH_BASE_OFFSET_AT)
+        last += batch_header.read_int32(buffer, at + structs.BATCH_LAST_OFFSET_DELTA_AT)
         if last != offset:
-            behind = at + 12 + batch_header.read_int32(buffer, at + 8)
-            if last > offset or behind < at + 61 or behind + 8 > filled or batch_header.read_int64(buffer, behind) > offset:
+            behind = at + structs.LOG_OVERHEAD_BYTES + batch_header.read_int32(buffer, at + structs.BATCH_LENGTH_AT)
+            if last > offset or behind < at + structs.RECORD_BATCH_HEADER_BYTES or behind + structs.ENTRY_SIZE_AT > filled:
+                break
+            if batch_header.read_int64(buffer, behind + structs.ENTRY_OFFSET_AT) > offset:
                 break
         slot += 1
     return slot

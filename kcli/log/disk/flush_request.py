@@ -2,7 +2,7 @@
 
 A sequence is a generator: it yields the paths that must be on the device before it continues, and the OSError of a failed flush
 is raised at that yield. `begin_flushes` makes a FlushRequest of it, which the broker turns into a Flush effect. At the Flushed
-event the broker calls `done`, which runs the sequence up to its next flush. `replace_file` is such a sequence (Kafka:
+event the broker calls `done`, which runs the sequence up to its next flush. `replace_files` is such a sequence (Kafka:
 Utils.atomicMoveWithFallback):
 
     step                                            files after a crash
@@ -108,32 +108,24 @@ class FlushGroup:
         self._is_busy = False
 
 
-def replace_file(disk: Disk, path: str, data: bytes, is_wanted: Callable[[], bool] = lambda: True) -> FlushSequence[None]:
-    """Replace a file by one of these bytes. Raises OSError.
+def replace_files(disk: Disk, files: Mapping[str, bytes], is_wanted: Callable[[], bool] = lambda: True) -> FlushSequence[None]:
+    """Replace the files of these paths by these bytes, all with two flushes: of the bytes and of the names. Raises OSError.
 
-    If `is_wanted` returns False after a flush, the sequence ends there: newer bytes were or will be written.
+    If `is_wanted` returns False after the first flush, the sequence ends there: newer bytes were or will be written.
     """
-    temporary = path + FileState.TEMPORARY.value
-    write_unflushed(disk, temporary, data)
+    if not files:
+        return
+    temporary = {path + FileState.TEMPORARY.value: path for path in files}
+    for name, data in zip(temporary, files.values(), strict=True):
+        write_unflushed(disk, name, data)
     try:
-        yield (temporary,)
+        yield tuple(temporary)
     except OSError:
         if is_wanted():
             raise
     if is_wanted():
-        disk.rename(temporary, path)
-        yield (parent_path(path),)
-
-
-def replace_files(disk: Disk, files: Mapping[str, bytes]) -> FlushSequence[None]:
-    """Replace the files of these paths by these bytes, all with two flushes: of the bytes and of the names. Raises OSError."""
-    for path, data in files.items():
-        write_unflushed(disk, path + FileState.TEMPORARY.value, data)
-    if files:
-        yield tuple(path + FileState.TEMPORARY.value for path in files)
-    for path in files:
-        disk.rename(path + FileState.TEMPORARY.value, path)
-    if files:
+        for name, path in temporary.items():
+            disk.rename(name, path)
         yield tuple(dict.fromkeys(map(parent_path, files)))
 
 

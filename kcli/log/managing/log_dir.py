@@ -45,7 +45,7 @@ from kcli.format.file_names import FileKind
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.metadata_files import CleanShutdown, decode_clean_shutdown, encode_clean_shutdown
 from kcli.format.primitives import FormatError, TopicPartition
-from kcli.log.disk.flush_request import FlushRequest, FlushSequence, begin_flushes, replace_file, replace_files
+from kcli.log.disk.flush_request import FlushRequest, FlushSequence, begin_flushes, replace_files
 from kcli.log.disk.port import Disk, join_path
 from kcli.log.errors import LogDirLockedError
 from kcli.log.report_line import WarningLine
@@ -121,7 +121,7 @@ class OffsetCheckpointFile:
         while data != self._written:
             self._in_flight, self._written = True, None
             try:
-                yield from replace_file(self._disk, self.path, data, lambda: times == self._times_written_now)
+                yield from replace_files(self._disk, {self.path: data}, lambda: times == self._times_written_now)
             except OSError as error:
                 self._in_flight, self._next = False, None
                 on_error(error)

@@ -51,7 +51,7 @@ from kcli.format.kafka_uuid import UUID_BYTES, Uuid
 from kcli.format.metadata_files import PartitionMetadata, encode_partition_metadata
 from kcli.format.primitives import TopicPartition
 from kcli.log.disk.deletion_queue import NEVER_MS, DeletionQueue
-from kcli.log.disk.flush_request import FlushGroup, FlushRequest, FlushSequence, begin_flushes, replace_file
+from kcli.log.disk.flush_request import FlushGroup, FlushRequest, FlushSequence, begin_flushes, replace_files
 from kcli.log.disk.port import Disk, LogDisk, join_path, parent_path
 from kcli.log.errors import AllLogDirsOfflineError, KafkaStorageError, LogDirNotFoundError
 from kcli.log.file_cache import FileCache
@@ -503,7 +503,7 @@ class LeaderEpochFileWriter:
 
         path = join_path(log.directory, FileKind.LEADER_EPOCH_CHECKPOINT.value)
         try:
-            yield from replace_file(self._disk, path, epochs.encoded(), is_wanted)
+            yield from replace_files(self._disk, {path: epochs.encoded()}, is_wanted)
         except OSError as error:
             if is_wanted():  # else the directory may have another name by now
                 self._fail(log, error)

@@ -55,6 +55,7 @@ from kcli.state.image_records import CORDONED_LOG_DIRS_SINCE, new_record, number
 from kcli.state.metadata_image import MetadataImage
 from kcli.state.metadata_values import CONFIG_RESOURCE_TYPES, ConfigResource
 
+SET, DELETE, APPEND, SUBTRACT = range(4)
 MAX_VALUE_CHARACTERS = 32767
 ELR_FEATURE = "eligible.leader.replicas.version"
 _MIN_ISR = "min.insync.replicas"
@@ -146,9 +147,6 @@ def _check_local_retention(after: ServerConfig) -> None:
         is_above = local == NO_LIMIT or local > whole
         if local != _SAME_AS_RETENTION and whole != NO_LIMIT and is_above:
             raise invalid_request(f"log.local.retention.{unit}={local} must not be above log.retention.{unit}={whole}")
-
-
-SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
 class Operation(NamedTuple):

@@ -72,13 +72,14 @@ from kcli.state.state_error import StateError
 APPEND_AFTER_EVENTS = -1  # the linger that waits for nothing but the events at hand
 RELOAD_MS = 10_000
 ITEMS_OF_PART = 50  # of many share partitions or offsets; a part takes some ms
+# What the records of one operation and the header of a batch add to the sizes of keys and values, at most.
+BATCH_OVERHEAD_BYTES = 128
+RECORD_OVERHEAD_BYTES = 24
+_APPLY_US = 15  # of a record of a load
 
 _Shard = TypeVar("_Shard", bound=CoordinatorShard)
 _Response = TypeVar("_Response")
 _Item = TypeVar("_Item")
-# What the records of one operation and the header of a batch add to the sizes of keys and values, at most.
-BATCH_OVERHEAD_BYTES = 128
-RECORD_OVERHEAD_BYTES = 24
 
 
 class DeferredResponse(NamedTuple):
@@ -119,9 +120,6 @@ class LedPartition(Generic[_Shard]):
         self.batch: OpenBatch | None = None
         self.deferred: deque[DeferredResponse] = deque()
         self.linger: TimerTask | None = None
-
-
-_APPLY_US = 15
 
 
 class CoordinatorLoader:
