@@ -23,6 +23,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from operator import le, lt
 from typing import NamedTuple
 
 from kcli.format.primitives import INT32_MAX, Buffer, CorruptIndexError, FormatError
@@ -347,6 +348,11 @@ def _check_version(txn: AbortedTxn, path: str) -> None:
 _IS_LITTLE_ENDIAN = sys.byteorder == "little"
 # The index of the high one of the two int32 halves of an int64 in memory.
 _HIGH_HALF = 1 if _IS_LITTLE_ENDIAN else 0
+
+
+def ascends(numbers: Sequence[int], *, strictly: bool = True) -> bool:
+    """Return True if each number of a column is above the one before it, or at least as large."""
+    return all(map(lt if strictly else le, numbers, numbers[1:]))
 
 
 def _int32_columns(data: Buffer, entry_bytes: int) -> tuple[array[int], bytes]:

@@ -71,13 +71,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import pairwise
 from typing import NamedTuple
 
 from kcli.format import limits
 from kcli.format.checkpoint import EpochStart, decode_leader_epochs
 from kcli.format.file_names import DirectoryState, FileKind, FileState
-from kcli.format.index_entries import OffsetIndex, TimeIndex
+from kcli.format.index_entries import OffsetIndex, TimeIndex, ascends
 from kcli.format.primitives import INT32_MAX, INT64_MAX, CorruptCheckpointError, CorruptRecordError, FormatError
 from kcli.format.producer_snapshot import check_producer_snapshot, iter_producer_entries
 from kcli.format.record_batch import MAGIC, RecordBatch
@@ -163,7 +162,7 @@ def _read_offset_index(disk: Disk, path: str, base_offset: int) -> OffsetIndex |
     if len(data) % OFFSET_INDEX_ENTRY.size or not len(index) or index.used_entries < len(index):
         return None
     columns = (index.relative_offsets, index.positions)
-    if any(column[0] < 0 or any(left >= right for left, right in pairwise(column)) for column in columns):
+    if any(column[0] < 0 or not ascends(column) for column in columns):
         return None
     return None if len(index) == 1 and not index.positions[0] else index
 
@@ -175,8 +174,7 @@ def _time_index_end(disk: Disk, path: str, base_offset: int) -> list[IndexEnd]:
     if len(data) % TIME_INDEX_ENTRY.size or not len(index) or index.used_entries < len(index) or index.timestamps[0] <= 0:
         return []
     offsets = index.relative_offsets
-    is_rising = all(left < right for left, right in pairwise(index.timestamps))
-    if not is_rising or offsets[0] < 0 or any(left > right for left, right in pairwise(offsets)):
+    if not ascends(index.timestamps) or offsets[0] < 0 or not ascends(offsets, strictly=False):
         return []
     return [IndexEnd(path, index.last_entry.offset + 1)]
 

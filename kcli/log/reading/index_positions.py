@@ -11,12 +11,11 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from functools import cached_property
-from operator import lt
 from typing import TYPE_CHECKING
 
 from kcli.format import limits
 from kcli.format.file_names import FileKind, FileState, parse_file_name, segment_file_name
-from kcli.format.index_entries import OffsetIndex, TimeIndex
+from kcli.format.index_entries import OffsetIndex, TimeIndex, ascends
 from kcli.format.structs import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
 from kcli.log.disk.port import Disk, DiskFile
 
@@ -54,7 +53,7 @@ class IndexPositions:
     def index(self) -> OffsetIndex:
         """The `.index`, empty if its positions do not ascend."""
         found = self.as_read
-        return found if all(map(lt, found.positions, found.positions[1:])) else OffsetIndex.of(found.base_offset)
+        return found if ascends(found.positions) else OffsetIndex.of(found.base_offset)
 
     @cached_property
     def times(self) -> dict[int, int]:
@@ -119,8 +118,7 @@ class IndexPositions:
             self._entries = min(2 * self._entries, _MOST_ENTRIES)
             part = OffsetIndex.decode(data, base_offset).trimmed()
             self._is_end = first + len(data) // size >= total or len(part) < len(data) // size
-        is_rising = all(map(lt, part.positions, part.positions[1:]))
-        self._part, self._first_slot = part if is_rising else OffsetIndex.of(base_offset), first
+        self._part, self._first_slot = part if ascends(part.positions) else OffsetIndex.of(base_offset), first
         return self._part
 
     def after(self, position: int) -> Iterator[tuple[int, int]]:

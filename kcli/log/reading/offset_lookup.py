@@ -27,12 +27,11 @@ concurrently: offsets and positions from one lookup are consistent.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
-from operator import le, lt
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format import limits
-from kcli.format.index_entries import OffsetIndex, TimeIndex
+from kcli.format.index_entries import OffsetIndex, TimeIndex, ascends
 from kcli.format.primitives import INT32_MAX, INT64_MAX, CorruptRecordError
 from kcli.log.disk.port import Disk
 from kcli.log.files.log_directory import Segment
@@ -54,7 +53,7 @@ def load_offset_index(segment: Segment, size: int, indexes: IndexPositions) -> O
     index = indexes.as_read
     if segment.offset_index is None or indexes.base_offset is None:
         return None
-    if not _ascends(index.relative_offsets) or not _ascends(index.positions):
+    if not ascends(index.relative_offsets) or not ascends(index.positions):
         return None
     if len(index) and (index.relative_offsets[0] < 0 or index.positions[0] < 0 or index.positions[-1] >= max(size, 1)):
         return None
@@ -70,13 +69,9 @@ def load_time_index(disk: Disk, segment: Segment) -> TimeIndex | None:
     except OSError:
         return None
     index = TimeIndex.decode(data, segment.base_offset).trimmed()
-    if not _ascends(index.timestamps) or not _ascends(index.relative_offsets, strictly=False):
+    if not ascends(index.timestamps) or not ascends(index.relative_offsets, strictly=False):
         return None
     return index
-
-
-def _ascends(numbers: Sequence[int], *, strictly: bool = True) -> bool:
-    return all(map(lt if strictly else le, numbers, numbers[1:]))
 
 
 def is_end_of_batch(reader: SegmentReader, offset: int, position: int) -> bool:
