@@ -18,6 +18,9 @@ An output that is not on this machine's file system (s3a://, hdfs://) cannot be 
     the job succeeds                         renamed: OUT.kcli-old   renamed: OUT      removed
     a crash between the two renames          missing                 complete          renamed to OUT by the next run
 
+A job fails with its first failed task. Tasks that run at that time are killed, which takes a moment, and may make OUT anew
+after Spark has cleaned it: what a failed job leaves is removed when they have ended.
+
 If OUT is a symbolic link, this is done to the directory that it names, and the link stays.
 With spark.sql.sources.partitionOverwriteMode=dynamic Spark itself stages the partitions that it replaces, and writes to OUT.
 """
@@ -26,17 +29,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from kcli.format.file_names import FileKind, parse_file_name
 from kcli.log.disk.os_disk import OsDisk
 from kcli.spark.run_commit import STATE_DIRECTORY, has_state
+from kcli.spark.session import await_tasks
 
 CORRUPT_SUFFIX, UNDECODED_SUFFIX = ".corrupt", ".undecoded"
 NEW_SUFFIX, OLD_SUFFIX = ".kcli-new", ".kcli-old"
+# Where Spark's tasks write until their job succeeds (Hadoop: FileOutputCommitter).
+_UNFINISHED = "/_temporary"
 _WRITTEN = tuple(first + second for first in ("", CORRUPT_SUFFIX, UNDECODED_SUFFIX) for second in ("", NEW_SUFFIX, OLD_SUFFIX))
 
 
@@ -187,11 +195,16 @@ class OutputDirectory:
         if existed and mode == "overwrite" and not self._replaces_partitions():
             self._replace(write)
             return True
+        was_written = self.exists(_UNFINISHED)
         try:
             write(self.path, mode)
         except BaseException:
-            if not existed and self.exists() and not len(self._files.listStatus(self._path(self.path))):
-                self.remove()
+            with suppress(Py4JError):  # the JVM may be what has failed
+                await_tasks(self._spark)
+                if not was_written:
+                    self.remove(_UNFINISHED)
+                if not existed and self.exists() and not len(self._files.listStatus(self._path(self.path))):
+                    self.remove()
             raise
         return True
 
@@ -203,7 +216,9 @@ class OutputDirectory:
         try:
             write(self.path + NEW_SUFFIX, "error")
         except BaseException:
-            self.remove(NEW_SUFFIX)
+            with suppress(Py4JError):
+                await_tasks(self._spark)
+                self.remove(NEW_SUFFIX)
             raise
         self.remove(OLD_SUFFIX)
         self._rename("", OLD_SUFFIX)

@@ -28,7 +28,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kcli.distribution import pip_command
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 MIN_JAVA = 17
 LOOPBACK = "127.0.0.1"
 GATEWAY_WAIT_SECONDS = 120.0
+KILLED_TASKS_SECONDS = 30.0
 
 _OPENED = (
     *(f"java.base/java.{name}" for name in ("lang", "lang.invoke", "lang.reflect", "io", "net", "nio")),
@@ -200,6 +201,16 @@ def start_session(
         raise SparkError(f"Spark did not start with master {master}: {first_line(error)}") from error
     session.sparkContext.setLogLevel(log_level)
     return session
+
+
+def await_tasks(spark: SparkSession) -> None:
+    """Wait until the tasks that were killed with a failed job have ended, at most some seconds."""
+    deadline = time.monotonic() + KILLED_TASKS_SECONDS
+    context: Any = spark.sparkContext
+    context._jsc.sc().listenerBus().waitUntilEmpty()  # a task that has just been started may not be counted yet
+    tracker = context._jsc.sc().statusTracker()
+    while any(executor.numRunningTasks() for executor in tracker.getExecutorInfos()) and time.monotonic() < deadline:
+        time.sleep(0.05)
 
 
 def first_line(error: BaseException) -> str:

@@ -6,11 +6,13 @@ import hashlib
 import json
 import re
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import functions as F
 
 from kcli.commands import to_parquet
 from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, CannotRun
@@ -19,6 +21,7 @@ from kcli.inspect.description.metadata_view import ClusterTopics
 from kcli.inspect.quantities import format_bytes
 from kcli.spark import parquet_export, session
 from kcli.spark.parquet_export import DEFAULT_COMPRESSION, ExportOptions, check_export, export
+from kcli.spark.parquet_output import NEW_SUFFIX, OutputDirectory
 from kcli.spark.report import Report
 from kcli.spark.session import SparkError
 from kcli.spark.spark_errors import ExportError
@@ -522,6 +525,33 @@ def test_dynamic_overwrite_replaces_partitions_only(run: Run, spark: Any, tmp_pa
     finally:
         spark.conf.unset("spark.sql.sources.partitionOverwriteMode")
     assert pq.read_table(tmp_path / "out").num_rows == rows
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("mode", ["error", "append", "overwrite"])
+def test_killed_tasks_leave_nothing(spark: Any, tmp_path: Path, mode: str) -> None:
+    """A task that is killed with its job, and begins to write after Spark has cleaned the output, leaves no files there."""
+    out = tmp_path / "out"
+    if mode != "error":
+        spark.range(3, numPartitions=1).write.parquet(str(out))
+    before = sorted(out.rglob("*"))
+    failing = str(out) + (NEW_SUFFIX if mode == "overwrite" else "")
+
+    def rows(number: int) -> int:
+        unfinished = Path(failing, "_temporary")
+        deadline = time.monotonic() + (30 if number == 0 else 1.5)
+        while unfinished.exists() and time.monotonic() < deadline:
+            if number == 0 and Path(tmp_path, "runs").exists():
+                raise ValueError("the job fails")
+            Path(tmp_path, "runs").touch()
+            time.sleep(0.01)
+        return number
+
+    frame = spark.range(2, numPartitions=2).select(F.udf(rows, "long", useArrow=False)("id"))
+    with pytest.raises(Exception, match="the job fails"):
+        OutputDirectory(spark, str(out)).write(mode, lambda path, mode: frame.write.mode(mode).parquet(path))
+    assert sorted(out.rglob("*")) == before
+    assert {path.name for path in tmp_path.iterdir()} <= {"out", "runs"}
 
 
 @pytest.mark.spark
