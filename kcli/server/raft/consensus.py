@@ -51,6 +51,7 @@ from kcli.server.raft.fetching import (
     handle_fetch_snapshot_answer,
     note_leaderless,
     send_fetch,
+    snapshot_flush_deadline_ms,
     snapshot_flushed,
     unasked_voters,
 )
@@ -415,6 +416,9 @@ class RaftCore(Replica):
         elif self.shutdown_deadline_ms is None and (self.is_voter or quorum.role is Role.RESIGNED):
             times.append(quorum.deadline_ms)
         if quorum.role is Role.FOLLOWER:
+            times.append(self.snapshot_retry_ms)
+            if self.is_snapshot_flushing:
+                times.append(snapshot_flush_deadline_ms(self))
             if has_update(self):
                 times.append(self.update_deadline_ms)
             if may_join(self):

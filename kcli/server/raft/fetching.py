@@ -17,6 +17,10 @@ Fetch of a new node has epoch 0, and it learns the leader from FENCED_LEADER_EPO
 A follower appends, flushes, applies the control records, and sets its high watermark to that of the leader. It asks the leader;
 if the leader does not answer, or is not known, a random bootstrap server. An observer whose fetch timeout is over asks any of
 these, the leader among them: to ask it first would take another request timeout each time. One request of it is on its way.
+
+While a snapshot that was fetched is flushed and read, its last byte is asked for each half fetch timeout: the answer shows
+that the leader is there, and the leader counts the request for its check-quorum. One that is damaged is fetched again after
+controller.quorum.retry.backoff.ms, doubled with each time, up to a quarter of controller.quorum.fetch.timeout.ms.
 """
 
 from __future__ import annotations
@@ -237,8 +241,11 @@ def _begin_snapshot(replica: Replica, snapshot: SnapshotId) -> bool:
 def handle_fetch_snapshot_answer(replica: Replica, request: FetchSnapshot, answer: FetchSnapshotAnswer, now_ms: int) -> bool:
     """Append a part of a snapshot; the common rules of answers are applied already. Return False if it cannot be used."""
     quorum, snapshot = replica.quorum, replica.snapshot
-    if quorum.role is not Role.FOLLOWER or snapshot is None or snapshot != request.snapshot or replica.is_snapshot_flushing:
+    if quorum.role is not Role.FOLLOWER or snapshot is None or snapshot != request.snapshot:
         return False
+    if replica.is_snapshot_flushing:
+        quorum.deadline_ms = now_ms + replica.config.fetch_timeout_ms
+        return True
     if answer.error != error_codes.NONE:
         # The leader has removed the snapshot: the next Fetch names a later one.
         replica.drop_snapshot()
@@ -287,8 +294,12 @@ def snapshot_flushed(replica: Replica, snapshot: SnapshotId, damage: str, now_ms
         replica.report(text, is_fault=True)
         replica.is_snapshot_flushing = False
         replica.drop_snapshot()
-        replica.requests.failed(leader_id, now_ms)
+        config = replica.config
+        most_ms = config.fetch_timeout_ms // 4  # the timeout of this follower continues
+        replica.snapshot_backoff_ms = min(most_ms, replica.snapshot_backoff_ms * 2 or config.retry_backoff_ms)
+        replica.snapshot_retry_ms = now_ms + replica.snapshot_backoff_ms
         return
+    replica.snapshot_backoff_ms = 0
     replica.log.finish_snapshot(snapshot)
     replica.history.reload(replica.log.control_entries())
     replica.forget_snapshot()
@@ -300,9 +311,13 @@ def snapshot_flushed(replica: Replica, snapshot: SnapshotId, damage: str, now_ms
 def send_fetch(replica: Replica, now_ms: int) -> None:
     """Fetch from the leader or, if it does not answer or is not known, from a random bootstrap server."""
     quorum = replica.quorum
-    if replica.requests.has_any_in_flight or replica.is_snapshot_flushing:
+    if replica.requests.has_any_in_flight or now_ms < replica.snapshot_retry_ms:
         return
     leader = replica.destination(quorum.leader_id) if quorum.role is Role.FOLLOWER else None
+    if replica.snapshot is not None and replica.is_snapshot_flushing:
+        if leader is not None and replica.requests.is_ready(leader.node_id) and now_ms >= snapshot_flush_deadline_ms(replica):
+            _send_fetch_snapshot(replica, leader, replica.snapshot, now_ms, replica.snapshot_bytes - 1, 1)
+        return
     servers = replica.bootstrap_servers()
     if leader is not None and now_ms >= quorum.deadline_ms:  # an observer, which remains a follower
         if all((server.host, server.port) != (leader.host, leader.port) for server in servers):
@@ -310,7 +325,8 @@ def send_fetch(replica: Replica, now_ms: int) -> None:
         leader = None
     if leader is not None and replica.requests.is_ready(leader.node_id):
         if replica.snapshot is not None:
-            _send_fetch_snapshot(replica, leader, replica.snapshot, now_ms)
+            position, max_bytes = replica.snapshot_position, replica.config.fetch_snapshot_max_bytes
+            _send_fetch_snapshot(replica, leader, replica.snapshot, now_ms, position, max_bytes)
         else:
             _send_fetch(replica, leader, now_ms)
         return
@@ -327,6 +343,11 @@ def send_fetch(replica: Replica, now_ms: int) -> None:
         ready = [voter for voter in known if voter is not None and replica.requests.is_ready(voter.node_id)]
     if ready:
         _send_fetch(replica, ready[replica.rng.randint(0, len(ready) - 1)], now_ms)
+
+
+def snapshot_flush_deadline_ms(replica: Replica) -> int:
+    """Return when a follower that flushes a snapshot asks whether the leader is there."""
+    return replica.quorum.deadline_ms - replica.config.fetch_timeout_ms // 2
 
 
 def unasked_voters(replica: Replica) -> frozenset[int]:
@@ -358,8 +379,9 @@ def _send_fetch(replica: Replica, destination: Destination, now_ms: int) -> None
     replica.send(destination, request, now_ms, flushed_offset=log.end_offset)
 
 
-def _send_fetch_snapshot(replica: Replica, leader: Destination, snapshot: SnapshotId, now_ms: int) -> None:
-    config, position = replica.config, replica.snapshot_position
-    max_bytes = config.fetch_snapshot_max_bytes
+def _send_fetch_snapshot(
+    replica: Replica, leader: Destination, snapshot: SnapshotId, now_ms: int, position: int, max_bytes: int
+) -> None:
+    config = replica.config
     request = FetchSnapshot(config.cluster_id, config.local, replica.quorum.epoch, snapshot, position, max_bytes)
     replica.send(leader, request, now_ms)

@@ -33,7 +33,7 @@ Where Kafka ends the process because of a message ("dies"), a Report is logged, 
     a part of another snapshot, size, or position             the part file is dropped, and the fetch begins again
     a part without bytes, or behind the end of the snapshot   ignored; the connection backs off
     a snapshot that is damaged when all of it is received     the part file is dropped, the log stays, and the fetch begins
-                                                              again after the backoff
+                                                              again after a backoff that grows
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ class Replica:
         *("_requested_election", "_stored_version", "_storing_version", "_version", "config", "high_watermark", "history"),
         *("is_snapshot_flushing", "join_deadline_ms", "leaderless", "log", "quorum", "requests", "rng", "shutdown_deadline_ms"),
         *("snapshot", "snapshot_bytes", "snapshot_position", "stale_snapshot", "update_deadline_ms", "has_updated_leader"),
-        "catch_up_offset",
+        *("catch_up_offset", "snapshot_backoff_ms", "snapshot_retry_ms"),
     )
 
     def __init__(self, config: RaftCoreConfig, log: ReplicatedLog, rng: Random) -> None:
@@ -269,6 +269,7 @@ class Replica:
         self.snapshot_position = 0
         self.is_snapshot_flushing = False
         self.stale_snapshot: SnapshotId | None = None
+        self.snapshot_backoff_ms = self.snapshot_retry_ms = 0  # after one that was damaged
         # A follower that is a voter sends UpdateRaftVoter, one that is not may join.
         self.update_deadline_ms = NEVER_MS
         self.join_deadline_ms = NEVER_MS
@@ -302,6 +303,7 @@ class Replica:
             *(self.quorum.digest(now_ms), self.history.digest(), self.requests.digest(now_ms), self.high_watermark),
             *(self.snapshot, self.snapshot_bytes, self.snapshot_position, self.is_snapshot_flushing, self.stale_snapshot),
             *(self.has_updated_leader, self.leaderless),
+            *(self.snapshot_backoff_ms, max(0, self.snapshot_retry_ms - now_ms)),
             tuple(timer if timer == NEVER_MS else max(0, timer - now_ms) for timer in timers),
             tuple((one.effect, self._version - one.version, one.flushed_offset) for one in self._held),
             *(self._version - self._stored_version, self._storing_version is not None, self._requested_election),
@@ -507,6 +509,7 @@ class Replica:
         self.drop_snapshot()
         self.update_deadline_ms = self.join_deadline_ms = NEVER_MS
         self.has_updated_leader = False
+        self.snapshot_backoff_ms = self.snapshot_retry_ms = 0
         if self.leaderless is not None:
             self.leaderless = frozenset()
 

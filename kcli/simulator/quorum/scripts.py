@@ -5,12 +5,14 @@
     voters 1 2 3     the nodes 1, 2 and 3 are started as voters of a static quorum; `dynamic voters`: of a dynamic one
     node 4           a controller that is not a voter is started
     timeout 1        the election or fetch timeout of n1 is over; of a leader, its next deadline
+    tick 1           the next deadline of n1 is reached, whichever it is
     settle           messages arrive and files are flushed, in the order in which they were sent, until nothing is left
     append 1 7       a client appends the value 7 at n1
     cut 1            what is sent from and to n1 is lost
     heal             nothing is lost any more
     crash 1          n1 loses its power: what it has not flushed is gone
     restart 1        n1 starts again
+    hold 1           the snapshot that n1 fetches is not flushed before `release 1`
     snapshot 1       n1 makes a snapshot of what is committed, and removes the log below
     add 4, remove 3  a tool asks the leader to change the voters
     show             a line for each node
@@ -62,6 +64,7 @@ class _Script:
         self._lines: list[str] = []
         self._under_way: list[Message] = []
         self._cut: set[int] = set()
+        self._held: set[int] = set()
         self._world: QuorumWorld | None = None
         self._numbers: tuple[int, ...] = ()
         self._is_dynamic = False
@@ -124,6 +127,13 @@ class _Script:
         replica.clock_ms = core.deadline_ms if core.quorum.deadline_ms >= NEVER_MS else core.quorum.deadline_ms
         self.world.time(replica)
 
+    def _tick(self, node_id: int) -> None:
+        replica = self._replica(node_id)
+        if replica.core is None or replica.core.deadline_ms >= NEVER_MS:
+            raise ScriptError(f"node {node_id} has no deadline")
+        replica.clock_ms = replica.core.deadline_ms
+        self.world.time(replica)
+
     def _append(self, node_id: int, *values: int) -> None:
         if not self.world.append(self._replica(node_id), *values):
             self._lines.append(f"n{node_id} does not lead")
@@ -138,6 +148,12 @@ class _Script:
 
     def _crash(self, node_id: int) -> None:
         self.world.crash(self._replica(node_id), 0)
+
+    def _hold(self, node_id: int) -> None:
+        self._held.add(node_id)
+
+    def _release(self, node_id: int) -> None:
+        self._held.discard(node_id)
 
     def _snapshot(self, node_id: int) -> None:
         self.world.snapshot(self._replica(node_id))
@@ -162,7 +178,10 @@ class _Script:
     def _next_event(self) -> bool:
         world = self.world
         for replica in world.replicas.values():
-            if replica.core is not None and (world.store(replica) or world.flush(replica) or world.receive(replica)):
+            if replica.core is None:
+                continue
+            is_held = replica.node_id in self._held
+            if world.store(replica) or world.flush(replica) or (not is_held and world.receive(replica)):
                 self._collect()
                 return True
         if not self._under_way:
@@ -192,12 +211,15 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "voters": _Script._voters,
     "node": _Script._node,
     "timeout": _Script._timeout,
+    "tick": _Script._tick,
     "settle": _Script._settle,
     "append": _Script._append,
     "cut": _Script._cut_off,
     "heal": _Script._heal,
     "crash": _Script._crash,
     "restart": _Script._node,
+    "hold": _Script._hold,
+    "release": _Script._release,
     "snapshot": _Script._snapshot,
     "add": _Script._add,
     "remove": _Script._remove,

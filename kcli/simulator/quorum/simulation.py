@@ -5,7 +5,8 @@
     network         messages are delayed, overtake one another, are lost, or arrive twice; links are cut one way or both;
                     a request to a node that is down may fail at once or get no answer
     replicas        crash, with and without a loss of power at any point between two flushes; pause; resign
-    disks           flush slowly; are replaced by empty ones, if the voters that are left are a majority (dynamic quorums)
+    disks           flush slowly, a snapshot for longer than the fetch timeout; are replaced by empty ones, if the voters
+                    that are left are a majority (dynamic quorums)
     tools           add and remove voters; values are appended at the leader, or a former one; snapshots are made and
                     the log below is removed
 
@@ -203,7 +204,8 @@ class QuorumSimulation:
             return
         self._flushes[place] = flushing
         rng, flush_ms = self._rng, self.conditions.flush_ms
-        delay_ms = rng.randrange(flush_ms + 1) if rng.random() < 0.95 else rng.randrange(100 * flush_ms + 1)
+        most_ms = (300 if what == "snapshot" else 100) * flush_ms
+        delay_ms = rng.randrange(flush_ms + 1) if rng.random() < 0.95 else rng.randrange(most_ms + 1)
 
         def flushed() -> None:
             if self._flushes.get(place) is flushing:

@@ -425,23 +425,64 @@ def test_a_snapshot_that_changes_its_size() -> None:
 
 
 def test_a_snapshot_that_arrives_damaged() -> None:
-    """Its log is all that this voter has: it stays, and the leader, which the line names, is asked again after the backoff."""
+    """Its log, all that this voter has, stays. The snapshot is fetched again later and later; one line names the leader."""
     node, snapshot = follower(), SnapshotId(40, 4)
-    answered(node, snapshot=snapshot)
     node.holds_disk = True
     part = FetchSnapshotAnswer(error_codes.NONE, 5, 2, (), snapshot, 1, 0, ("x",))
-    node.reply(node.sent(FetchSnapshot)[-1][0], part)
-    node.forget()
-    node.handle(SnapshotFlushed(snapshot, "/data/40.part: no footer"))
-    assert (node.log.parts, node.log.start_offset, node.log.end_offset) == ({}, 10, 16)
+    answered(node, snapshot=snapshot)
+    for backoff_ms in (20, 40, 80, 160, 320, 500, 500):
+        send, request = node.sent(FetchSnapshot)[-1]
+        assert request.position == 0
+        node.reply(send, part)
+        sent = len(node.sent(Fetch))
+        node.handle(SnapshotFlushed(snapshot, "/data/40.part: no footer"))
+        assert (node.log.parts, node.log.start_offset, node.log.end_offset) == ({}, 10, 16)
+        node.advance(backoff_ms - 1)
+        assert len(node.sent(Fetch)) == sent, "and no other voter is asked for the leader"
+        node.advance(1)
+        assert [send.destination.node_id for send, _ in node.sent(Fetch)[sent:]] == [2]
+        answered(node, snapshot=snapshot)
     (report,) = node.effects_of(Report)
     assert report.is_fault
     assert "/data/40.part: no footer" in report.text and "leader 2" in report.text
-    assert [send.destination.node_id for send, _ in node.sent(Fetch)] == [3], "the leader backs off"
-    node.reply(node.sent(Fetch)[-1][0], FetchAnswer(error_codes.NOT_LEADER_OR_FOLLOWER, 5, 2, endpoints(2)))
-    node.advance(20)
+    node.reply(node.sent(FetchSnapshot)[-1][0], part)
+    node.handle(SnapshotFlushed(snapshot))
+    assert (node.state, node.log.start_offset) == (("follower", 5, 2), 40)
+
+
+@pytest.mark.parametrize("error", [error_codes.NONE, error_codes.SNAPSHOT_NOT_FOUND])
+def test_a_snapshot_that_is_flushed_for_longer_than_the_fetch_timeout(error: int) -> None:
+    """The follower asks for its last byte: so it hears from the leader, keeps what it has, and begins no election."""
+    node, snapshot = follower(), SnapshotId(40, 4)
+    node.holds_disk = True
     answered(node, snapshot=snapshot)
-    assert node.sent(FetchSnapshot)[-1][1].position == 0
+    for position in range(2):
+        part = FetchSnapshotAnswer(error_codes.NONE, 5, 2, (), snapshot, 2, position, ("x",))
+        node.reply(node.sent(FetchSnapshot)[-1][0], part)
+    for _ in range(10):
+        sent = len(node.sent(FetchSnapshot))
+        node.advance(999)
+        assert len(node.sent(FetchSnapshot)) == sent
+        node.advance(1)
+        ((send, request),) = node.sent(FetchSnapshot)[sent:]
+        assert (send.destination.node_id, request) == (2, FetchSnapshot(CLUSTER, key(1), 5, snapshot, 1, 1))
+        node.reply(send, FetchSnapshotAnswer(error, 5, 2, (), snapshot, 2, 1, ("x",) if error == error_codes.NONE else None))
+        assert node.state == ("follower", 5, 2)
+    node.handle(SnapshotFlushed(snapshot))
+    assert node.log.start_offset == 40
+
+
+def test_a_leader_that_is_silent_while_its_snapshot_is_flushed() -> None:
+    """The election begins as always, and what was fetched goes."""
+    node, snapshot = follower(), SnapshotId(40, 4)
+    node.holds_disk = True
+    answered(node, snapshot=snapshot)
+    part = FetchSnapshotAnswer(error_codes.NONE, 5, 2, (), snapshot, 1, 0, ("x",))
+    node.reply(node.sent(FetchSnapshot)[-1][0], part)
+    node.advance(2000)
+    assert node.state[0] == "prospective"
+    node.handle(SnapshotFlushed(snapshot))
+    assert node.log.start_offset == 10
 
 
 def test_snapshots_that_cannot_be() -> None:
