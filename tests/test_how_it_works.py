@@ -1,7 +1,7 @@
 """Protects docs/how-it-works/: its examples are run and print what the pages show, and the modules that it names exist.
 
-The commands and programs of a page run in an empty directory with the repository's fixtures/, as a reader runs them in the
-repository. A page that names the address BROKER gets a `kcli serve` on a copy of the sample log directory.
+The commands and programs of a page run in an empty directory with the repository's fixtures/ and the scripts of a quorum, as a
+reader runs them in the repository. A page that names the address BROKER gets a `kcli serve` on a copy of the sample log directory.
 KCLI_WRITE_DOCS=1 writes the output into the pages.
 """
 
@@ -31,8 +31,10 @@ def name_of(page: Path) -> str:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The directory in which the examples run: fixtures/ is there."""
-    (tmp_path / "fixtures").symlink_to(ROOT / "fixtures")
+    """The directory in which the examples run."""
+    for folder in ("fixtures", "tests/simulator/quorum_scripts"):
+        (tmp_path / folder).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / folder).symlink_to(ROOT / folder)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
