@@ -1,7 +1,8 @@
 """Protects docs/how-it-works/: its examples are run and print what the pages show, and the modules that it names exist.
 
 The commands and programs of a page run in an empty directory with the repository's fixtures/ and the scripts of a quorum, as a
-reader runs them in the repository. A page that names the address BROKER gets a `kcli serve` on a copy of the sample log directory.
+reader runs them in the repository. A page that names the address BROKER gets a `kcli serve` on a copy of the sample log
+directory.
 KCLI_WRITE_DOCS=1 writes the output into the pages.
 """
 
