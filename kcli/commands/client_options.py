@@ -12,7 +12,6 @@ options of the command       such as --acks
 from __future__ import annotations
 
 import argparse
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -96,6 +95,8 @@ class ClientLog:
     """
 
     def __init__(self) -> None:
+        import threading  # half a millisecond, which --help needs not
+
         self._clients: list[Producer | Consumer | Admin] = []
         self._reported: set[str] = set()
         self._ended = threading.Event()

@@ -183,13 +183,15 @@ def _why_unknown(disk: OsDisk, path: str) -> str:
     """Return why a path of the command line can be no file of Kafka's; kafka-dump-log would end as if all had been shown."""
     from kcli.format.file_names import FileKind, parse_file_name
     from kcli.log.disk.port import base_name
-    from kcli.log.files.log_directory import NOT_OF_KAFKA, NOT_PLAIN
 
     if not disk.exists(path) or disk.is_directory(path):
         return ""
-    if not disk.is_regular(path):
-        return NOT_PLAIN
-    return NOT_OF_KAFKA if parse_file_name(base_name(path)).kind is FileKind.UNKNOWN else ""
+    is_plain = disk.is_regular(path)
+    if is_plain and parse_file_name(base_name(path)).kind is not FileKind.UNKNOWN:
+        return ""
+    from kcli.log.files.log_directory import NOT_OF_KAFKA, NOT_PLAIN
+
+    return NOT_OF_KAFKA if is_plain else NOT_PLAIN
 
 
 def expand(disk: OsDisk, paths: list[str], problems: dict[str, str]) -> list[str]:

@@ -8,15 +8,12 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import signal
-import threading
 from typing import TYPE_CHECKING
 
 from kcli.commands.output import exit_code, is_terminal, print_message, use_colour, write_out
 from kcli.commands.selection_options import selection_of
 from kcli.format.primitives import INT32_MAX
 from kcli.inspect.dumping.dump import DumpOptions, dump
-from kcli.inspect.dumping.follow import dump_followed
 from kcli.log.disk.os_disk import OsDisk
 
 if TYPE_CHECKING:
@@ -64,6 +61,11 @@ POLL_INTERVAL_S = 0.2
 
 def follow_until_stopped(paths: list[str], selection: Selection, renderer: Renderer, options: DumpOptions) -> DumpResult:
     """Follow the paths until SIGINT, SIGTERM, the limit, or the deletion of all logs; return counts of what was shown."""
+    import signal
+    import threading
+
+    from kcli.inspect.dumping.follow import dump_followed
+
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())

@@ -137,7 +137,8 @@ _SEGMENT_SUFFIXES = {
 }
 _SEGMENT_KINDS = {kind: suffix for suffix, kind in _SEGMENT_SUFFIXES.items()}
 _CHECKPOINT_SUFFIX = ".checkpoint"
-_PARTIAL_SNAPSHOT = re.compile(rf"[0-9]{{{OFFSET_DIGITS}}}-[0-9]{{{EPOCH_DIGITS}}}-[0-9]+\.checkpoint\.part")
+# Patterns are compiled when a name needs them: each takes 0.1 ms of every command.
+_PARTIAL_SNAPSHOT = rf"[0-9]{{{OFFSET_DIGITS}}}-[0-9]{{{EPOCH_DIGITS}}}-[0-9]+\.checkpoint\.part"
 _NAMED_KINDS: dict[str, FileKind] = {
     kind.value: kind
     for kind in FileKind
@@ -146,7 +147,7 @@ _NAMED_KINDS: dict[str, FileKind] = {
 _FILE_STATES = [state for state in FileState if state.value]
 _DIRECTORY_STATES = [state for state in DirectoryState if state.value]
 _SUFFIXED_DIRECTORY = {
-    state: re.compile(rf"[^ \t\n\x0b\f\r]+-[^ \t\n\x0b\f\r]+\.([^ \t\n\x0b\f\r]+){state.value}") for state in _DIRECTORY_STATES
+    state: rf"[^ \t\n\x0b\f\r]+-[^ \t\n\x0b\f\r]+\.([^ \t\n\x0b\f\r]+){state.value}" for state in _DIRECTORY_STATES
 }
 
 _SENTENCES = {
@@ -230,7 +231,7 @@ def _regular_name(file: FileName) -> str | None:
         return segment_file_name(file.base_offset, file.kind, file.state)
     if file.kind is FileKind.METADATA_SNAPSHOT:
         if file.state is FileState.PARTIAL:
-            return file.name if _PARTIAL_SNAPSHOT.fullmatch(file.name) else None
+            return file.name if re.fullmatch(_PARTIAL_SNAPSHOT, file.name) else None
         return metadata_snapshot_name(file.base_offset or 0, file.epoch or 0, file.state)
     return f"{file.kind}{file.state}"
 
@@ -240,7 +241,7 @@ def parse_partition_directory(name: str) -> PartitionDirectoryName:
     stem, state, unique_id = name, DirectoryState.CURRENT, None
     for suffix in _DIRECTORY_STATES:
         if name.endswith(suffix.value):
-            match = _SUFFIXED_DIRECTORY[suffix].fullmatch(name)
+            match = re.fullmatch(_SUFFIXED_DIRECTORY[suffix], name)
             if match is None:
                 raise _no_partition(name)
             stem, _, last = name.rpartition(".")

@@ -430,7 +430,7 @@ def _inflate_window(codec: int, data: Buffer) -> bytes | None:
 
 
 BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
-_CHECKPOINT_NAME = re.compile(r"(\d{20})-(\d{10})((?:-.*)?\.checkpoint(?:\.part|\.deleted)?)")
+_CHECKPOINT_NAME = r"(\d{20})-(\d{10})((?:-.*)?\.checkpoint(?:\.part|\.deleted)?)"
 
 
 def dump_as_kafka(
@@ -518,7 +518,7 @@ def _base_offset(path: str, name: str, report: DamageReport) -> int | None:
 
 
 def _put_checkpoint_name(path: str, name: str, out: TextBuffer, report: DamageReport) -> None:
-    found = _CHECKPOINT_NAME.fullmatch(name)
+    found = re.fullmatch(_CHECKPOINT_NAME, name)
     if name == BOOTSTRAP_CHECKPOINT:
         out.put(b"KRaft bootstrap snapshot\n")
     elif found:

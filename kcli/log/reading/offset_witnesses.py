@@ -36,7 +36,6 @@ from kcli.format.index_entries import OffsetIndex
 from kcli.format.primitives import Buffer
 from kcli.format.record_batch import HEADER_BYTES, MAGIC, MAGIC_POSITION, RecordBatch, read_header
 from kcli.log.disk.port import DiskFile
-from kcli.log.reading.explanation import CLEANED_GAP, ENTRY, OFFSET_BYTES, difference, is_thinned
 from kcli.log.reading.header_reader import HeaderReader
 from kcli.log.reading.index_positions import IndexPositions
 
@@ -130,6 +129,8 @@ class OffsetWitnesses:
         first, last, end = header.base_offset, header.last_offset, header.end_position
         if named == last or _is_inside(header, named) or not position < end < self._file.size():
             return None
+        from kcli.log.reading.explanation import CLEANED_GAP, ENTRY, OFFSET_BYTES, difference
+
         behind = int.from_bytes(self._file.read_at(end, OFFSET_BYTES), "big", signed=True)
         if named >= behind:
             return None  # the entry is that of several batches, or wrong
@@ -166,6 +167,8 @@ class OffsetWitnesses:
 
 def _is_inside(header: RecordBatch, named: int) -> bool:
     """Return True if an entry may have an offset of a batch that was cleaned."""
+    from kcli.log.reading.explanation import is_thinned  # few logs need it, and importing it takes a millisecond
+
     return is_thinned(header) and header.base_offset <= named <= header.last_offset
 
 

@@ -21,7 +21,6 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from kcli.format.java_text import parse_integer
-from kcli.network.events import PeerAddress
 from kcli.server.config.values import ConfigError, split_list
 
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -45,6 +44,8 @@ class Listener(NamedTuple):
         return self.security_protocol == "PLAINTEXT"
 
     def __str__(self) -> str:
+        from kcli.network.events import PeerAddress  # commands without a network read settings, too
+
         return f"{self.name}://{PeerAddress(self.host, self.port)}"
 
 
