@@ -221,13 +221,12 @@ def _duplicate(log: AppendableLog, known: BatchMetadata, batch: ValidBatch, lead
     )
 
 
-def append_replicated(log: AppendableLog, records: memoryview, now_ms: int) -> LogAppendInfo:
+def append_replicated(log: AppendableLog, records: memoryview, now_ms: int, leader_epoch: int) -> LogAppendInfo:
     """See UnifiedLog.append_as_follower. Raises AppendError and OSError."""
-    batches = _batches_of(log, records)
+    batches = _batches_of(log, records, leader_epoch)
     check_replicated(log.producers, batches)
     size = sum(batch.size_bytes for batch in batches)
     local = log.local_log()
-    _check_segment_bytes(log, size)
     last_offset = batches[-1].base_offset + batches[-1].last_offset_delta
     max_timestamp = max(batch.max_timestamp for batch in batches)
     for batch in batches:
@@ -258,11 +257,21 @@ def append_replicated(log: AppendableLog, records: memoryview, now_ms: int) -> L
     )
 
 
-def _batches_of(log: AppendableLog, records: memoryview) -> list[ValidBatch]:
+def _batches_of(log: AppendableLog, records: memoryview, leader_epoch: int) -> list[ValidBatch]:
+    """Return the batches to append together, which fit into a segment, but at least one."""
     batches: list[ValidBatch] = []
-    at, next_offset = 0, log.log_end_offset
+    at, next_offset, most = 0, log.log_end_offset, log.config.segment_bytes
     while at < len(records) and (size := whole_batch(records, at)):
+        if batches and at + size > most:
+            break
         batch = validated_batch(records[at : at + size], size, log.config, AppendOrigin.REPLICATION)
+        if batch.leader_epoch > leader_epoch:
+            # KAFKA-18723: the leader has changed since the follower asked, and the batches may be cut off there (again).
+            if batches:
+                break
+            raise InvalidRecordsError(
+                f"the batch has leader epoch {batch.leader_epoch}, above that of the leader, {leader_epoch}"
+            )
         if batch.base_offset < next_offset:
             raise UnexpectedAppendOffsetError(
                 f"cannot append offset {batch.base_offset} to {log.topic}-{log.partition}: the next offset is {next_offset}"

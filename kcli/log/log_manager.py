@@ -133,6 +133,7 @@ class LogManager(LogRegistry):
         self.tasks_began_ms = 0
         self._is_closing = False
         self._cleaning: Task | None = None
+        self._outdated: dict[str, None] = {}  # directories whose recovery points are to be written
 
     @cached_property
     def cleaner(self) -> LogCleaner:
@@ -300,6 +301,36 @@ class LogManager(LogRegistry):
                 )
             )
         return found
+
+    # ------------------------------------------------------------------------------------------------------ truncating
+
+    def truncate(self, log: UnifiedLog, offset: int, now_ms: int) -> None:
+        """Remove a follower's records from `offset` on, which the leader does not have. Raises OSError.
+
+        `write_truncated` must follow before other records are appended.
+        """
+        recovery_point = log.recovery_point
+        self._truncated(log, log.truncate_to(offset, self.wall.at(now_ms)), recovery_point, now_ms)
+
+    def truncate_fully(self, log: UnifiedLog, offset: int, now_ms: int, log_start_offset: int | None = None) -> None:
+        """Remove all records of a follower, and begin at `offset`. Raises OSError. `write_truncated` must follow."""
+        recovery_point = log.recovery_point
+        renamed = log.truncate_fully_and_start_at(offset, self.wall.at(now_ms), log_start_offset)
+        self._truncated(log, renamed, recovery_point, now_ms)
+
+    def _truncated(self, log: UnifiedLog, renamed: list[str], recovery_point: int, now_ms: int) -> None:
+        self.deletions.add(renamed, now_ms + log.config.file_delete_delay_ms)
+        if log.recovery_point != recovery_point:
+            self._outdated[self.log_dir_of(log).path] = None
+
+    def write_truncated(self) -> None:
+        """Write the recovery points of the directories with truncated logs.
+
+        A recovery after a crash would otherwise believe that the records which follow a truncation were flushed.
+        """
+        outdated, self._outdated = self._outdated, {}
+        for path in outdated:
+            self.checkpoints.write_all(self.dirs[path], FileKind.RECOVERY_POINT_CHECKPOINT)
 
     # -------------------------------------------------------------------------------------------------------- removing
 

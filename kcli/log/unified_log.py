@@ -42,7 +42,7 @@ from kcli.format.batch_scan import PlainBatch
 from kcli.format.file_names import FileKind, FileState
 from kcli.format.index_entries import AbortedTxn
 from kcli.format.kafka_uuid import Uuid
-from kcli.format.primitives import crc32c
+from kcli.format.primitives import INT32_MAX, crc32c
 from kcli.format.record_batch import LOG_OVERHEAD_BYTES, increment_sequence
 from kcli.log.append_paths import LogAppendInfo, append_checked, append_replicated, check_carefully
 from kcli.log.disk.port import join_path, parent_path
@@ -83,6 +83,7 @@ class UnifiedLog:
         "recovery_point",
         "topic",
         "topic_id",
+        "truncation_count",
     )
 
     def __init__(
@@ -111,6 +112,7 @@ class UnifiedLog:
         self.log_start_offset = log_start_offset
         self.log_end_offset = local.end_offset
         self.recovery_point = recovery_point
+        self.truncation_count = 0  # a flush that began before a truncation does not count for what is appended after it
         self.high_watermark = log_start_offset
         self.cleaned_offset: int | None = (
             None  # the first offset that the cleaner has not cleaned; None: it has not cleaned this log
@@ -246,9 +248,12 @@ class UnifiedLog:
             return None
         return entry
 
-    def append_as_follower(self, records: memoryview, now_ms: int) -> LogAppendInfo:
-        """Append a leader's batches with their offsets and epochs. Raises AppendError; nothing was appended then."""
-        return append_replicated(self, records, now_ms)
+    def append_as_follower(self, records: memoryview, now_ms: int, leader_epoch: int = INT32_MAX) -> LogAppendInfo:
+        """Append a leader's batches with their offsets and epochs, up to the first batch of an epoch above `leader_epoch`.
+
+        Of more bytes than a segment may have, the first batches are appended. Raises AppendError; nothing was appended then.
+        """
+        return append_replicated(self, records, now_ms, leader_epoch)
 
     def local_log(self) -> LocalLog:
         """Return the segments, for the modules of kcli.log."""
@@ -471,6 +476,7 @@ class UnifiedLog:
         return renamed
 
     def _set_end(self, offset: int) -> None:
+        self.truncation_count += offset < self.log_end_offset
         self.log_end_offset = offset
         self.recovery_point = min(self.recovery_point, offset)
         if self.cleaned_offset is not None:

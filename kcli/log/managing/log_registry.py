@@ -194,7 +194,7 @@ class LogRegistry:
     def _flush(self, log: UnifiedLog) -> FlushSequence[None]:
         paths = tuple(log.unflushed_paths())
         while paths:
-            offset = log.log_end_offset
+            offset, truncations = log.log_end_offset, log.truncation_count
             try:
                 yield paths
             except OSError as error:
@@ -206,7 +206,7 @@ class LogRegistry:
                     return
                 continue  # a segment was deleted or cut concurrently
             yield from self.epoch_writer.write(log)
-            if not log.leader_epochs.is_unwritten:
+            if not log.leader_epochs.is_unwritten and log.truncation_count == truncations:
                 log.mark_flushed(offset)
             return
 
