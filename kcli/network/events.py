@@ -26,7 +26,10 @@ class NodeRole(Enum):
 
 
 class PeerNode(NamedTuple):
-    """A node of the cluster in one of its roles; each `channel` has a connection of its own, to the same address."""
+    """A node of the cluster in one of its roles; each `channel` has a connection of its own, to the same address.
+
+    The client id of its requests ends with the name of the channel.
+    """
 
     node_id: int
     role: NodeRole

@@ -92,6 +92,8 @@ class PeerConnection:
     def __init__(self, peers: Peers, peer: Peer) -> None:
         self.peer = peer
         self._peers = peers
+        channel = peer.destination.channel if isinstance(peer.destination, PeerNode) else ""
+        self._client_id = f"{peers.client_id}-{channel}" if channel else peers.client_id
         settings = peers.settings
         self._backoff = ExponentialBackoff(settings.reconnect_backoff_ms, settings.reconnect_backoff_max_ms)
         self._state = _State.IDLE
@@ -186,7 +188,7 @@ class PeerConnection:
     def _write(self, request: PeerRequest) -> PeerFailure | None:
         """Send a request in its version; return the failure of one that cannot be encoded."""
         try:
-            frame = request.encode(self._peers.client_id)
+            frame = request.encode(self._client_id)
         except (NotInVersionError, UnsupportedVersionError):
             return PeerFailure.UNSUPPORTED_VERSION
         except MessageError as error:

@@ -73,7 +73,8 @@ class ControllerProxy(FrameProxy):
 
     def carriers(self) -> tuple[Carrier, Carrier]:
         """See FrameProxy. The client id of a controller ends with its node.id."""
-        names = {f"{prefix}{node_id}": node_id for node_id in VOTERS for prefix in ("", "raft-client-", "broker-")}
+        clients = ("{}", "raft-client-{}", "broker-{}", "broker-{}-heartbeat")
+        names = {client.format(node_id): node_id for node_id in VOTERS for client in clients}
         peers = {self.node_id}
 
         def is_lost() -> bool:

@@ -4,6 +4,7 @@ part                            does
 ------------------------------  ------------------------------------------------------------------------------------
 RequestRouter                   decodes clients' requests, calls their handlers, encodes the answers
 ReplicaManager                  hosts partitions; keeps the requests that wait for them
+ReplicaFetcherManager           copies the records of partitions that other brokers lead
 LogManager                      the logs in the log directories
 NodeToControllerChannelManager  sends requests to the controller: the broker's own, and those of clients that are forwarded
 BrokerLifecycleManager          registers, sends heartbeats, is unfenced, and leaves the cluster
@@ -57,6 +58,7 @@ from kcli.server.metrics.broker_metrics import BrokerMetrics
 from kcli.server.metrics.client_metrics import ClientMetricsManager
 from kcli.server.node_parts import NodeParts
 from kcli.server.outstanding import Flushes
+from kcli.server.replication.replica_fetcher import ReplicaFetcherManager
 from kcli.server.replication.replica_manager import ReplicaManager
 from kcli.server.replication.share.dead_letters import ShareGroupDLQManager
 from kcli.server.replication.share.share_partition_manager import SharePartitionManager
@@ -116,6 +118,7 @@ class Broker:
         self._bound = bound
         self.assignments = AssignmentsManager(self.node_id, self.lifecycle, self.controller, timer)
         self.moves = ReplicaMoves(self.replica_manager, self.metadata, self.assignments, self.report)
+        self.fetchers = self._make_fetchers(peers)
         self.publisher = self._make_publisher()
         self._startup = BrokerStartup(self, metadata_log, accepts_stray=accepts_stray)
         self.parts = self._make_parts(disk, peers, flushes)
@@ -184,12 +187,23 @@ class Broker:
             self._loggers[TRANSACTIONS],
         )
 
+    def _make_fetchers(self, peers: Peers) -> ReplicaFetcherManager:
+        return ReplicaFetcherManager(
+            self.config,
+            self.replica_manager,
+            peers,
+            self.config.static.inter_broker_listener_name,
+            self.scheduler,
+            self.metrics,
+            lambda: self.lifecycle.broker_epoch,
+        )
+
     def _make_publisher(self) -> MetadataPublisher:
         return MetadataPublisher(
             self.config,
             self.metadata,
             self.topic_configs,
-            Replicas(self.replica_manager, self.moves, self.assignments),
+            Replicas(self.replica_manager, self.fetchers, self.moves, self.assignments),
             Coordinators(self.groups, self.transactions, self.share_coordinator),
             self.metrics,
             self.scheduler,

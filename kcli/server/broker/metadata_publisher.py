@@ -2,7 +2,8 @@
 
     records                                     what the broker does
     ------------------------------------------  ------------------------------------------------------------------------
-    Topic, Partition, PartitionChange           opens or makes the logs of its replicas; leads or follows. A partition whose
+    Topic, Partition, PartitionChange           opens or makes the logs of its replicas; leads, or follows the leader of a new
+                                                leader epoch (kcli.server.replication.replica_fetcher). A partition whose
                                                 replica has moved to other brokers is stopped: requests that wait for it
                                                 fail with NOT_LEADER_OR_FOLLOWER, and its log is deleted
     RemoveTopic                                 the same for all partitions; committed offsets of the topic are deleted
@@ -43,6 +44,7 @@ from kcli.server.metadata_cache import MetadataCache
 from kcli.server.metrics.broker_metrics import BrokerMetrics
 from kcli.server.raft.metadata_batches import MetadataBatch
 from kcli.server.replication.partition import Partition
+from kcli.server.replication.replica_fetcher import ReplicaFetcherManager
 from kcli.server.replication.replica_manager import ReplicaManager
 from kcli.server.scheduler import Scheduler
 from kcli.state.metadata_image import MetadataImage
@@ -74,9 +76,10 @@ class Coordinators(NamedTuple):
 
 
 class Replicas(NamedTuple):
-    """The replicas of a broker: hosted ones, their moves between log directories, and the reports of their directories."""
+    """The replicas of a broker: hosted ones, their fetchers, their moves between log directories, and the reports of these."""
 
     manager: ReplicaManager
+    fetchers: ReplicaFetcherManager
     moves: ReplicaMoves
     assignments: AssignmentsManager
 
@@ -100,7 +103,7 @@ class MetadataPublisher:
         self._metadata = metadata
         self._incarnation_id = incarnation_id
         self._topic_configs = topic_configs
-        self._replica_manager, self._moves, self._assignments = replicas
+        self._replica_manager, self._fetchers, self._moves, self._assignments = replicas
         self._log_manager = self._replica_manager.log_manager
         self._node_id = self._replica_manager.node_id
         self._metrics = metrics
@@ -113,7 +116,6 @@ class MetadataPublisher:
         self._scheduler = scheduler
         self._report = report
         self._is_started = False
-        self._unserved: set[Uuid] = set()  # topics with several replicas, which are logged once
         self._loading: MetadataImage | None = None  # of a snapshot that is being delivered
         self._has_been_unfenced = False  # by the metadata
         self._is_initial_work_done = False  # all partitions that appear from now on are new
@@ -368,7 +370,13 @@ class MetadataPublisher:
         registration = self._metadata.partition(partition.topic_id, partition.index)
         assert registration is not None
         was_leader = partition.is_leader
+        is_new_epoch = registration.leader_epoch > partition.leader_epoch
+        if is_new_epoch:
+            # Before this broker leads: what the earlier leader still answers must not be appended any more.
+            self._fetchers.stop([partition.key])
         partition.apply(registration)
+        if is_new_epoch:
+            self._fetchers.follow(partition, now_ms)
         self._coordinate(partition, now_ms)
         self._compare_directory(partition, now_ms)
         if was_leader and not partition.is_leader:
@@ -390,10 +398,6 @@ class MetadataPublisher:
         topic = self._metadata.image.topics.get(topic_id)
         if topic is None or not self._is_placed(topic_id, index):
             return 1
-        if len(topic.partitions[index].replicas) > 1 and topic_id not in self._unserved:
-            self._unserved.add(topic_id)
-            text = f"topic {topic.name} has several replicas, and kcli does not copy records between brokers yet"
-            self._report(WarningLine(f"{text}: create it with a replication factor of 1", topic=topic.name))
         known = len(self._log_manager.logs)
         partition = self._hosted(topic_id, index) or self._replica_manager.create_partition(
             topic,
@@ -433,6 +437,7 @@ class MetadataPublisher:
     def _stop(self, keys: list[TopicPartition], reason: str) -> list[Partition]:
         """Stop hosting partitions at once, and delete their logs as work that takes long; return those that were hosted."""
         partitions = [found for key in keys if (found := self._replica_manager.partition(*key)) is not None]
+        self._fetchers.stop(keys)
         self._replica_manager.stop_partitions(partitions)
         for start in range(0, len(keys), LOGS_DELETED_TOGETHER):
             self._work.append(partial(self._delete, reason, keys[start : start + LOGS_DELETED_TOGETHER]))

@@ -182,6 +182,7 @@ class BrokerStartup:
         self._broker.share_coordinator.runtime.close()
         self._broker.share_persister.close()
         self._broker.parts.txn_verification.close()
+        self._broker.fetchers.close()
         if not self._is_loaded:
             on_stopped(now_ms)
             return

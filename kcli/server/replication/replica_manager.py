@@ -58,7 +58,7 @@ class ReplicaManager:
         self._metadata = metadata
         self._timer = timer
         self._flushes = flushes
-        self._report = report
+        self.report = report
 
     # ----------------------------------------------------------------------------------------------------- partitions
 
@@ -83,7 +83,7 @@ class ReplicaManager:
             )
         except (OSError, StorageError) as error:
             text = f"cannot open the log of {topic.name}-{index}: {error}"
-            self._report(FailureLine(text, topic=topic.name, partition=index, error=error))
+            self.report(FailureLine(text, topic=topic.name, partition=index, error=error))
         partition = Partition(self.node_id, topic.name, index, topic.topic_id, log, self._flush_partition)
         self.partitions[partition.key] = partition
         return partition
@@ -105,7 +105,7 @@ class ReplicaManager:
             self.log_manager.delete_logs(keys, now_ms, with_checkpoints=False)
         except StorageError as error:
             topic, index = keys[0]
-            self._report(WarningLine(f"{topic}-{index} {reason}, but {error}", topic=topic, partition=index, error=error))
+            self.report(WarningLine(f"{topic}-{index} {reason}, but {error}", topic=topic, partition=index, error=error))
 
     def check_waiting(self, keys: Iterable[tuple[str, int]], now_ms: int) -> None:
         """Check the requests that wait for partitions whose leadership or log has changed."""
