@@ -202,6 +202,7 @@ metadata.max.retention.bytes: The size of metadata log and snapshots in bytes ab
 metadata.max.retention.ms: How long segments and snapshots of the metadata log are kept, in ms.
 node.id: The number of this node, unique in the cluster.
 num.partitions: The number of partitions of a topic if the client does not set it.
+num.replica.fetchers: The number of fetchers that copy records from each other broker, each with a connection.
 offset.metadata.max.bytes: The number of characters of the metadata that is committed with an offset.
 offsets.commit.timeout.ms: How long a change of a group waits until it is committed, in ms.
 offsets.retention.check.interval.ms: How often offsets and groups that have expired are deleted, in ms.
@@ -215,7 +216,13 @@ producer.id.expiration.check.interval.ms: How often producers are checked for ex
 producer.id.expiration.ms: The time without a batch after which a producer's sequence numbers are forgotten, in ms.
 queued.max.request.bytes: The memory for requests in bytes; -1 uses kcli's default.
 request.timeout.ms: The time in ms that this broker waits for an answer of another node or of a coordinator.
+replica.fetch.backoff.ms: The longest time in ms after which a follower asks again when its leader failed or refused.
+replica.fetch.max.bytes: The bytes of one partition that a follower fetches at most; a first batch may be larger.
+replica.fetch.min.bytes: The bytes for which a leader waits before it answers a follower.
+replica.fetch.response.max.bytes: The bytes that a follower fetches at most with a request.
+replica.fetch.wait.max.ms: How long a leader waits for records before it answers a follower, in ms.
 replica.high.watermark.checkpoint.interval.ms: How often the high watermarks are written, in ms.
+replica.socket.timeout.ms: The time in ms after which a follower's request without an answer has failed.
 share.coordinator.append.linger.ms: How long the share coordinator waits for more records of a batch, in ms; -1 waits for the \
 requests at hand only.
 share.coordinator.cold.partition.snapshot.interval.ms: How often share partitions without changes get a snapshot, in ms.

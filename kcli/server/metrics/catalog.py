@@ -39,6 +39,7 @@ kafka_server_brokertopicmetrics_totalsharefetchrequests_total | counter | topic 
 kafka_server_brokertopicmetrics_failedsharefetchrequests_total | counter | topic | Refused share fetches*
 kafka_server_brokertopicmetrics_totalshareacknowledgementrequests_total | counter | topic | Acknowledging requests, by topic*
 kafka_server_brokertopicmetrics_failedshareacknowledgementrequests_total | counter | topic | Refused acknowledgements*
+kafka_server_brokertopicmetrics_replicationbytesin_total | counter |  | Bytes copied from leaders, of all topics
 kafka_server_brokertopicmetrics_invalidmessagecrcrecords_total | counter |  | Batches with a wrong CRC, of all topics
 kafka_network_requestmetrics_requests_total | counter | request version | Requests by API and version
 kafka_network_requestmetrics_errors_total | counter | request error | Error codes in responses, except of Produce and Fetch
@@ -64,6 +65,12 @@ kafka_server_replicamanager_reassigningpartitions | gauge |  | Led partitions wi
 kafka_server_replicamanager_isrshrinks_total | counter |  | ISRs shrunk by leaders here: always 0
 kafka_server_replicamanager_isrexpands_total | counter |  | ISRs expanded by leaders here: always 0
 kafka_server_replicamanager_failedisrupdates_total | counter |  | Failed changes of ISRs: always 0
+kafka_server_replicafetchermanager_maxlag | gauge | clientId | The largest lag of a followed partition, in records
+kafka_server_replicafetchermanager_failedpartitionscount | gauge | clientId | Partitions not copied until their next leader
+kafka_server_replicafetchermanager_deadthreadcount | gauge | clientId | Always 0: an error only ends the copy of its partition
+kafka_server_fetcherlagmetrics_consumerlag | gauge | clientId topic partition | The lag of a followed partition
+kafka_server_fetcherstats_requests_total | counter | clientId brokerHost brokerPort | Answered fetches of a fetcher
+kafka_server_fetcherstats_bytes_total | counter | clientId brokerHost brokerPort | Bytes copied by a fetcher
 kafka_cluster_partition_replicascount | gauge | topic partition | Replicas of a led partition
 kafka_cluster_partition_insyncreplicascount | gauge | topic partition | In-sync replicas of a led partition
 kafka_cluster_partition_underreplicated | gauge | topic partition | 1 if not all replicas are in sync

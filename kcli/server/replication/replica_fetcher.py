@@ -258,6 +258,7 @@ class ReplicaFetcher:
         self._peers = manager.peers
         self._timer = manager.peers.timer
         self._leader = PeerNode(leader_id, NodeRole.BROKER, f"fetcher-{number}")
+        self.client_id = f"broker-{manager.replica_manager.node_id}-{self._leader.channel}"
         self._session = FetchSession()
         self._changed: dict[TopicPartition, None] = {}  # since the last request
         self._asked: dict[TopicPartition, None] = {}  # the partitions of the session

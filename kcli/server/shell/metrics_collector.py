@@ -90,6 +90,7 @@ ALWAYS_ZERO = (
     "kafka_server_replicamanager_isrexpands_total",
     "kafka_server_replicamanager_failedisrupdates_total",
 )
+_REPLICA = "Replica"  # the clientId of what all fetchers have together
 # The TOPIC_COUNTS that Kafka has for all topics together only.
 _OF_ALL_TOPICS_ONLY = frozenset(("invalid_message_crc_records",))
 
@@ -107,6 +108,7 @@ def sample(
         sample_loads(broker, raw.add)
         yield from _sample_topics(broker.metrics, raw)
         yield from _sample_partitions(broker, raw)
+        yield from _sample_fetchers(broker, raw)
         yield from _sample_logs(broker.log_manager, raw)
         yield
         sample_cleaner(broker.log_manager, raw, now_ms)
@@ -202,6 +204,27 @@ def _sample_partitions(broker: Broker, raw: RawSamples) -> Iterator[None]:
 def _is_reassigning(broker: Broker, topic_id: Uuid, index: int) -> bool:
     registration = broker.metadata.partition(topic_id, index)
     return registration is not None and bool(registration.adding_replicas or registration.removing_replicas)
+
+
+def _sample_fetchers(broker: Broker, raw: RawSamples) -> Iterator[None]:
+    raw.add("kafka_server_brokertopicmetrics_replicationbytesin_total", broker.metrics.replication_bytes_in)
+    manager, brokers, largest = broker.fetchers, broker.image.brokers, 0
+    for fetcher in list(manager.fetchers.values()):
+        registration = brokers.get(fetcher.leader_id)
+        endpoint = None if registration is None else registration.endpoints.get(manager.listener)
+        if endpoint is not None:
+            labels = fetcher.client_id, endpoint.host, str(endpoint.port)
+            raw.add("kafka_server_fetcherstats_requests_total", fetcher.requests, *labels)
+            raw.add("kafka_server_fetcherstats_bytes_total", fetcher.bytes_read, *labels)
+        for number, ((topic, index), follower) in enumerate(list(fetcher.followers.items()), 1):
+            lag = follower.lag or 0
+            largest = max(largest, lag)
+            raw.add("kafka_server_fetcherlagmetrics_consumerlag", lag, fetcher.client_id, topic, str(index))
+            if number % READ_PER_STEP == 0:
+                yield
+    raw.add("kafka_server_replicafetchermanager_maxlag", largest, _REPLICA)
+    raw.add("kafka_server_replicafetchermanager_failedpartitionscount", len(manager.failed), _REPLICA)
+    raw.add("kafka_server_replicafetchermanager_deadthreadcount", 0, _REPLICA)
 
 
 def _sample_logs(log_manager: LogManager, raw: RawSamples) -> Iterator[None]:

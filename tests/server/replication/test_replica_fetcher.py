@@ -22,6 +22,7 @@ from kcli.protocol.apis import API_KEYS, FETCH, LIST_OFFSETS
 from kcli.protocol.message import Message
 from kcli.server.events import DeadlineReached
 from kcli.server.replication.replica_fetcher import FIRST_DELAY_MS, ReplicaFetcherManager
+from kcli.server.shell.metrics_collector import RawSamples, named, sample
 from kcli.state.image_records import new_record
 from tests.server.whole_node import WholeNode, batch
 
@@ -472,3 +473,20 @@ def test_a_log_directory_that_fails_ends_the_fetches_of_its_partitions(node: Who
     leaders.answer(asked, fetched({("t", 0): part(0, of_leader(0, 0, b"a"))}))
     assert list(fetchers(node).failed) == [("t", 0)]
     assert any("log directory is offline" in line for line in node.lines)
+
+
+def test_metrics_say_how_far_behind_the_copies_are(node: WholeNode, leaders: Leaders) -> None:
+    """Kafka's MaxLag, FailedPartitionsCount, ConsumerLag and ReplicationBytesInPerSec."""
+    place(node)
+    place(node, "u")
+    records = of_leader(0, 0, b"a")
+    code = error_codes.FENCED_LEADER_EPOCH
+    leaders.answer(leaders.next(), fetched({("t", 0): part(0, records, 8), ("u", 0): part(0, error_code=code)}))
+    raw = RawSamples()
+    for _ in sample(raw, node.broker, None, node.node.quorum.client, node.now_ms):
+        pass
+    found = named(raw)
+    assert found["kafka_server_replicafetchermanager_maxlag"] == [(("Replica",), 7)]
+    assert found["kafka_server_replicafetchermanager_failedpartitionscount"] == [(("Replica",), 1)]
+    assert found["kafka_server_fetcherlagmetrics_consumerlag"] == [(("broker-1-fetcher-0", "t", "0"), 7)]
+    assert found["kafka_server_brokertopicmetrics_replicationbytesin_total"] == [((), len(records))]
