@@ -154,7 +154,10 @@ class ClusterControlManager:
                 records = self._unfence_records(broker)
             else:
                 records = _with_shutdown_offset(session, self._state.next_offset(), self._controlled_shutdown_records(broker))
-        session.last_heartbeat_ms = info.now_ms
+        # A broker that may stop has no session any more, so that its next process registers at once; Kafka's waits until the
+        # session has timed out.
+        has_ended = following is BrokerControlState.SHUTDOWN_NOW
+        session.last_heartbeat_ms = info.now_ms - (self._state.session_timeout_ms if has_ended else 0)
         session.metadata_offset = request.current_metadata_offset
         is_fenced = following in (BrokerControlState.FENCED, BrokerControlState.SHUTDOWN_NOW)
         if is_fenced:
@@ -163,7 +166,7 @@ class ClusterControlManager:
         response = API_KEYS[BROKER_HEARTBEAT].response.new(
             is_caught_up=request.current_metadata_offset >= registration_offset,
             is_fenced=is_fenced,
-            should_shut_down=following is BrokerControlState.SHUTDOWN_NOW,
+            should_shut_down=has_ended,
         )
         return ControllerResult(chain(records, directories), response)
 
