@@ -37,22 +37,22 @@ LONG_LOOPS = {
     "kcli/format/arrow_columns.py put_headers": 69,
 }
 # Packages that do input and output for the cores below them.
-SHELLS = ("kcli/server/shell/", "kcli/network/shell/", "kcli/client/shell/")
+SHELLS = ("kcli/server/shell/", "kcli/server/supervisor/", "kcli/network/shell/", "kcli/client/shell/")
 # Modules for the outside world, and the only packages that may import them. spark/session.py is a shell, since it starts Spark,
 # and so is inspect/process_pool.py, which starts processes.
 WORLD = {
-    "os": ("kcli/commands/", "kcli/log/disk/os_disk.py", *SHELLS, "kcli/spark/session.py"),
+    "os": ("kcli/commands/", "kcli/log/disk/os_disk.py", *SHELLS, "kcli/spark/session.py", "kcli/testing.py"),
     "time": ("kcli/commands/", *SHELLS, "kcli/spark/session.py"),
     "random": (*SHELLS, "kcli/simulator/", "kcli/commands/"),
     "secrets": (*SHELLS, "kcli/commands/"),
     "socket": (*SHELLS, "kcli/spark/session.py"),
     "asyncio": (*SHELLS,),
     "threading": ("kcli/commands/", "kcli/spark/", "kcli/server/shell/serving_disk.py", "kcli/client/shell/"),
-    "subprocess": ("kcli/spark/session.py",),
+    "subprocess": ("kcli/spark/session.py", "kcli/testing.py"),
     "multiprocessing": ("kcli/commands/", "kcli/inspect/process_pool.py"),
-    "signal": ("kcli/commands/", *SHELLS, "kcli/inspect/process_pool.py"),
-    "shutil": ("kcli/commands/", "kcli/spark/session.py"),
-    "tempfile": ("kcli/commands/", "kcli/spark/session.py", "kcli/spark/parquet_export.py"),
+    "signal": ("kcli/commands/", *SHELLS, "kcli/inspect/process_pool.py", "kcli/testing.py"),
+    "shutil": ("kcli/commands/", "kcli/spark/session.py", "kcli/testing.py"),
+    "tempfile": ("kcli/commands/", "kcli/spark/session.py", "kcli/spark/parquet_export.py", "kcli/testing.py"),
     "pyspark": ("kcli/spark/", "pyspark_kcli/", "pyspark_kafkalog/", "kcli/commands/to_parquet.py"),
     "pyarrow": ("kcli/spark/", "pyspark_kcli/", "pyspark_kafkalog/", "kcli/commands/to_parquet.py"),
 }

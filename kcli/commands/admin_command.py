@@ -90,7 +90,7 @@ def add_connection(parser: argparse.ArgumentParser, has_names: bool = False, tak
     group.add_argument(
         "--timeout",
         metavar="SECONDS",
-        type=_seconds,
+        type=seconds,
         help=f"stop trying after this time (default.api.timeout.ms; {DEFAULT_TIMEOUT_S:g})",
     )
     help_text = "tables, or one JSON object per line" + (", or only names" if has_names else "") + " (text)"
@@ -98,14 +98,15 @@ def add_connection(parser: argparse.ArgumentParser, has_names: bool = False, tak
     group.add_argument("--output", choices=formats, default="text", help=help_text)
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
+    """Return a time of the command line. Raises ArgumentTypeError if it is not a number above 0."""
     try:
-        seconds = float(text)
+        found = float(text)
     except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < 1e6:
+        found = 0.0
+    if not 0 < found < 1e6:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return seconds
+    return found
 
 
 def run_action(args: argparse.Namespace) -> int:

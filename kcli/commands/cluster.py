@@ -9,6 +9,8 @@ quorum, add-controller,            kafka-metadata-quorum
 remove-controller
 features                           kafka-features describe
 log-dirs                           kafka-log-dirs
+status, stop, start, kill, pause,  - (a cluster that `kcli serve --brokers` runs on this machine)
+resume
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from kcli.commands.admin_command import (
     instant,
     print_lines,
     run_action,
+    seconds,
     show,
     split_words,
     table,
@@ -45,7 +48,8 @@ if TYPE_CHECKING:
 USAGE = ACTION_USAGE
 DESCRIPTION = """\
 Shows the nodes, quorum, features and log directories of a running cluster, changes the voters of the quorum, and
-removes the registrations of nodes that do not run any more."""
+removes the registrations of nodes that do not run any more. The actions status, stop, start, kill, pause and resume
+are for a cluster that kcli serve --brokers runs on this machine."""
 EPILOG = action_epilog("cluster")
 
 _NODES = (
@@ -90,6 +94,16 @@ _DIRS = (
     ("cordoned", "isCordoned"),
     ("error", "error"),
 )
+_PROCESSES = (
+    ("node", "name"),
+    ("roles", "roles"),
+    ("state", "state"),
+    ("pid", "pid"),
+    ("broker", "broker"),
+    ("controller", "controller"),
+    ("starts", "starts"),
+    ("ended", "ended"),
+)
 _SIZES = (("topic", "topic"), ("partition", "partition"), ("bytes", "sizeBytes"), ("lag", "offsetLag"), ("move", "isFuture"))
 run = run_action
 
@@ -120,6 +134,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="show also the partitions of these topics, separated by commas",
     )
+    _add_local_actions(actions)
+
+
+def _add_local_actions(actions: Actions) -> None:
+    """Add the actions on a cluster of this machine, which ask its supervisor and not the nodes."""
+    for name, run, help_text in (
+        ("status", _status, "show the processes of the cluster that kcli serve --brokers runs on this machine"),
+        ("stop", _stop, "stop a node of it in order, or the whole cluster"),
+        ("start", _act, "start a node of it that was stopped, or that died"),
+        ("kill", _act, "end a node of it at once, as a crash would; it is not started again by itself"),
+        ("pause", _act, "stop the process of a node of it where it is, as a machine that hangs"),
+        ("resume", _act, "let a node that was paused go on"),
+    ):
+        one = actions.add_parser(name, help=help_text, description=f"{help_text[0].upper()}{help_text[1:]}.")
+        one.set_defaults(run_action=run)
+        if name != "status":
+            one.add_argument("node", metavar="NODE", nargs="?" if name == "stop" else None, help="node-2, or only 2")
+        one.add_argument("--data-dir", metavar="DIR", help="the directory of the cluster (./kcli-cluster)")
+        if name in ("stop", "start"):
+            one.add_argument(
+                "--timeout",
+                metavar="SECONDS",
+                type=seconds,
+                default=60.0,
+                help="how long to wait for the end or the start (60)",
+            )
+        one.add_argument("--output", choices=["text", "json"], default="text", help="tables, or one JSON object (text)")
 
 
 def _add_unregistering(actions: Actions) -> None:
@@ -397,3 +438,47 @@ def _dir_row(broker: int, path: str, one: LogDirDescription, topics: set[str]) -
             for (topic, partition), info in replicas.items()
         ],
     }
+
+
+# ------------------------------------------------------------------------------------------------ a cluster of this machine
+
+
+def _ask_supervisor(args: argparse.Namespace, action: str) -> int:
+    """Send a request about a node, or about all, wait for its end, and print the status. Raises CannotRun."""
+    from kcli.server.supervisor.control import NodeAction, act, request, wait_until_ended
+    from kcli.server.supervisor.layout import DEFAULT_DIRECTORY, ClusterError
+
+    directory, node = args.data_dir or DEFAULT_DIRECTORY, getattr(args, "node", None)
+    try:
+        if node is not None:
+            node_id = node.removeprefix("node-")
+            if not (node_id.isascii() and node_id.isdigit()):
+                raise CannotRun(f"{node!r} is not a node: write node-2, or only 2")
+            found = act(directory, NodeAction(action), int(node_id), getattr(args, "timeout", 60.0))
+        else:
+            found = request(directory, action)
+            if action == "stop":
+                wait_until_ended(directory, args.timeout)
+                done(args, {"stopped": True}, f"the cluster in {directory} has stopped")
+                return EXIT_OK
+    except ClusterError as error:
+        raise CannotRun(str(error)) from None
+    if args.output == "json":
+        print_lines([dump(found)])
+    else:
+        leader = "no leader" if found["leader"] is None else f"leader node-{found['leader']}"
+        head = f"cluster {found['clusterId']}, {leader} of the quorum, bootstrap.servers={found['bootstrapServers']}"
+        print_lines([head, *table(found["nodes"], _PROCESSES)])
+    return EXIT_OK
+
+
+def _status(args: argparse.Namespace) -> int:
+    return _ask_supervisor(args, "status")
+
+
+def _stop(args: argparse.Namespace) -> int:
+    return _ask_supervisor(args, "stop")
+
+
+def _act(args: argparse.Namespace) -> int:
+    return _ask_supervisor(args, args.action)

@@ -95,9 +95,9 @@ def is_terminal(stream: int = 1) -> bool:
     return os.isatty(stream)
 
 
-def use_colour() -> bool:
-    """Return True if stdout is a terminal that may show colours (NO_COLOR unset, TERM not dumb)."""
-    return is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+def use_colour(stream: int = 1) -> bool:
+    """Return True if stdout (1) or stderr (2) is a terminal that may show colours (NO_COLOR unset, TERM not dumb)."""
+    return is_terminal(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def guarded(run: Callable[[], int]) -> int:

@@ -38,7 +38,7 @@ the effects in the order of the list.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from kcli.network.events import PeerClosed, ResponseReceived
@@ -162,19 +162,28 @@ class Node:
         assert self.broker is not None, "a node has one role at least"
         return self.broker.image.frozen()
 
-    def stop(self, now_ms: int) -> list[Effect]:
-        """Begin to stop in order; `is_stopped` is set at the end."""
+    def stop(self, now_ms: int, then: Callable[[int], None] | None = None) -> list[Effect]:
+        """Begin to stop in order; `is_stopped` is set at the end.
+
+        With `then`, it is called when the broker has stopped, and the node is in the quorum until `leave_quorum`.
+        """
+        then = then or self._leave_quorum
         if self.broker is not None:
-            self.broker.stop(now_ms, self._leave_quorum)
+            self.broker.stop(now_ms, then)
         else:
-            self._leave_quorum(now_ms)
+            then(now_ms)
         return self._take()
 
-    def _leave_quorum(self, now_ms: int) -> None:
+    def leave_quorum(self, now_ms: int) -> list[Effect]:
+        """Stop what is left when the broker has stopped, and all controllers stop; `is_stopped` is set at the end."""
+        self._leave_quorum(now_ms, hands_over=False)
+        return self._take()
+
+    def _leave_quorum(self, now_ms: int, *, hands_over: bool = True) -> None:
         def stopped(now_ms: int) -> None:
             self.is_stopped = True
 
-        self.quorum.stop(now_ms, stopped)
+        self.quorum.stop(now_ms, stopped, hands_over=hands_over)
 
     def _take(self) -> list[Effect]:
         effects = self._effects.copy()

@@ -12,6 +12,7 @@ import io
 import itertools
 import random
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +22,7 @@ import pytest
 from kcli.commands.app import COMMANDS, Parser, build_parser, main
 from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_FINDINGS, EXIT_OK, guarded
 from kcli.server.config.server_config import ServerConfig
+from kcli.server.supervisor.layout import ClusterLayout
 from tests.log_builder import PartitionBuilder
 from tests.option_effects import check_differences
 from tests.server.live import LiveServer
@@ -242,8 +244,21 @@ def test_an_option_of_serve_changes_the_start_or_is_refused(tmp_path: Path, monk
             stated = {key: value.text for key, value in config.stated.items()}
             found.extend((stated, config.warnings, *_[1:], sorted(given.items())))
 
+        class Supervisor:
+            def __init__(self, layout: ClusterLayout, configs: list[ServerConfig], options: object, _: float) -> None:
+                stated = [{key: value.text for key, value in config.stated.items()} for config in configs]
+                found.extend((layout.directory, layout.nodes, stated, options))
+
+            def run(self) -> int:
+                return EXIT_OK
+
         lines = io.StringIO()
         monkeypatch.setattr("kcli.server.shell.server.serve", serve)
+        monkeypatch.setattr("kcli.server.supervisor.supervisor.Supervisor", Supervisor)
+        work = tmp_path / "work"
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir()
+        monkeypatch.chdir(work)
         with contextlib.redirect_stderr(lines):
             code = main(["serve", *words])
         printed = re.sub(r"\d\d:\d\d:\d\d[.,]\d+|\d{10,}", "", lines.getvalue())
@@ -259,10 +274,23 @@ def test_an_option_of_serve_changes_the_start_or_is_refused(tmp_path: Path, monk
             "--accept-stray": ["--accept-stray"],
             "--metrics-port": ["--metrics-port", "0"],
             "--log-format": ["--log-format", "json"],
+            "--port": ["--port", "9192"],
+            "--data-dir": ["--data-dir", "elsewhere"],
+            "--brokers": ["--brokers", "2"],
+            "--controllers": ["--controllers", "1"],
+            "--no-restart": ["--no-restart"],
         },
         observe,
         pairs=12,
     )
+    cluster = ["--brokers", "2"]
+    for words in (
+        *(["--port", "9192"], ["--data-dir", "elsewhere"], ["--controllers", "1"], ["--no-restart"]),
+        *(["--log-format", "json"], ["--metrics-port", "0"], ["--override", "num.io.threads=3"]),
+    ):
+        code, seen = observe([*cluster, *words])
+        assert code == EXIT_OK and seen != observe(cluster)[1], words
+    assert observe([*cluster, "--accept-stray"])[0] == EXIT_CANNOT_RUN
 
 
 @pytest.mark.ci

@@ -385,8 +385,11 @@ class KafkaRaftClient:
 
     # ------------------------------------------------------------------------------------------------------- stopping
 
-    def stop(self, stopped: Callable[[int], None], now_ms: int) -> None:
-        """Hand over the leadership, close the log, as a clean stop does, and call `stopped(now_ms)`."""
+    def stop(self, stopped: Callable[[int], None], now_ms: int, *, hands_over: bool = True) -> None:
+        """Hand over the leadership, close the log, as a clean stop does, and call `stopped(now_ms)`.
+
+        Without `hands_over` another voter is not waited for: all of them stop.
+        """
 
         def close(now_ms: int) -> None:
             self._has_failed = True  # nothing is read or written any more
@@ -395,7 +398,7 @@ class KafkaRaftClient:
             self.log.close()
             stopped(now_ms)
 
-        if self._has_failed:
+        if self._has_failed or not hands_over:
             close(now_ms)
             return
         self._stopped = close

@@ -83,9 +83,9 @@ class KafkaRaftManager:
         if reason is not None:
             raise MetadataLogError(reason)
 
-    def stop(self, now_ms: int, stopped: Callable[[int], None]) -> None:
-        """Hand over the leadership, close the metadata log, and call `stopped(now_ms)`."""
-        self.client.stop(stopped, now_ms)
+    def stop(self, now_ms: int, stopped: Callable[[int], None], *, hands_over: bool = True) -> None:
+        """Hand over the leadership, unless all voters stop, close the metadata log, and call `stopped(now_ms)`."""
+        self.client.stop(stopped, now_ms, hands_over=hands_over)
 
 
 class _FeatureCheck:

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from kcli.format.java_text import quote
 from kcli.server.log_lines import WARN as WARN
@@ -30,11 +31,16 @@ def write_stderr(line: str) -> None:
 
 
 class LogWriter:
-    """Writes events; called with a sentence. `clock` returns the seconds since 1970."""
+    """Writes events; called with a sentence. `clock` returns the seconds since 1970; `own` are fields of each line of json."""
 
     def __init__(
-        self, log_format: str = "text", write: Callable[[str], None] = write_stderr, clock: Callable[[], float] = time.time
+        self,
+        log_format: str = "text",
+        write: Callable[[str], None] = write_stderr,
+        clock: Callable[[], float] = time.time,
+        own: Mapping[str, object] = MappingProxyType({}),
     ) -> None:
+        self._own = own
         self._is_json = log_format == "json"
         self._write = write
         self._clock = clock
@@ -43,7 +49,7 @@ class LogWriter:
         """Write one event, with the message's own level unless `level` is given; line breaks in it are escaped."""
         when, level = time_text(self._clock()), level or level_of(message)
         if self._is_json:
-            self._write(json_line(when, level, message, {**fields_of(message), **fields}))
+            self._write(json_line(when, level, message, {**self._own, **fields_of(message), **fields}))
         else:
             self._write(text_line(when, level, message, fields))
 

@@ -40,6 +40,7 @@ from kcli.server.raft.metadata_log import MetadataLogError
 from kcli.server.shell.connection_quotas import DYNAMIC_KEYS, UnknownHostError, limits_of
 from kcli.server.shell.driver import Driver
 from kcli.server.shell.serving_disk import ServingDisk
+from kcli.server.shell.supervised import Supervised
 
 # The descriptors of the process divided by this number are for segments that are kept open; the rest is for connections.
 FILES_SHARE = 4
@@ -188,8 +189,10 @@ class Server:
         idle: IdleTime | None = None,
         *,
         accepts_stray: bool = False,
+        supervised: Supervised | None = None,
     ) -> None:
         self._accepts_stray = accepts_stray
+        self._supervised = supervised
         self.config = config
         self.metrics_port = metrics_port
         self.loggers = Loggers(log)
@@ -310,6 +313,12 @@ class Server:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop, signal.Signals(number).name)
         loop.add_signal_handler(signal.SIGHUP, lambda: None)
+        if self._supervised is not None:
+            self._supervised.watch(
+                self._stop_broker,
+                lambda: self.driver.step(self.node.leave_quorum),
+                lambda: self.stop("the end of kcli serve --brokers"),
+            )
 
     def stop(self, why: str = "stop") -> None:
         """Stop in order; a second call ends the process at once. One signal may come twice: to the process and its group."""
@@ -323,6 +332,13 @@ class Server:
         self.driver.stop_listening()
         self.driver.step(self.node.stop)
 
+    def _stop_broker(self) -> None:
+        """Stop the broker, and report it; the controller stops when the parent says so."""
+        supervised = self._supervised
+        if self._stopping_since is None and supervised is not None:
+            self._stopping_since = time.monotonic()
+            self.driver.step(lambda now_ms: self.node.stop(now_ms, lambda _: supervised.report(Supervised.BROKER_STOPPED)))
+
 
 def serve(
     config: ServerConfig,
@@ -331,20 +347,22 @@ def serve(
     metrics_port: int | None = None,
     *,
     accepts_stray: bool = False,
+    supervised: Supervised | None = None,
 ) -> None:
     """Run a node until it is stopped; with `metrics_port` its metrics are served there. Raises ServerError if it cannot run.
 
-    `accepts_stray`: see kcli.server.node_builder.build_node.
+    `accepts_stray`: see kcli.server.node_builder.build_node. `supervised` is the socket to the parent of a node that has one.
     """
     try:
         if metrics_port is None:
-            asyncio.run(Server(config, log, accepts_stray=accepts_stray).run(on_ready))
+            asyncio.run(Server(config, log, accepts_stray=accepts_stray, supervised=supervised).run(on_ready))
             return
         from kcli.server.shell.metrics_server import IdleTime
 
         idle = IdleTime()
         with asyncio.Runner(loop_factory=idle.loop) as runner:
-            runner.run(Server(config, log, metrics_port, idle, accepts_stray=accepts_stray).run(on_ready))
+            server = Server(config, log, metrics_port, idle, accepts_stray=accepts_stray, supervised=supervised)
+            runner.run(server.run(on_ready))
     except NodeError as error:
         raise ServerError(str(error)) from error
     except OSError as error:
