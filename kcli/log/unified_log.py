@@ -171,6 +171,11 @@ class UnifiedLog:
         return self._local.bases[-1]
 
     @property
+    def active_size_bytes(self) -> int:
+        """The size of the active segment."""
+        return self._local.active.segment.size_bytes
+
+    @property
     def base_offsets(self) -> tuple[int, ...]:
         """The base offsets of all segments, ascending."""
         return tuple(self._local.bases)
@@ -266,14 +271,18 @@ class UnifiedLog:
 
         With `min_one_message` the first batch is returned whole, whatever its size. Raises OffsetOutOfRangeError.
         """
+        self.check_readable(offset)
+        if offset >= limit_offset or offset == self.log_end_offset or (max_bytes <= 0 and not min_one_message):
+            return EMPTY_FETCH
+        return self._local.read(offset, max_bytes, limit_offset, min_one_message=min_one_message)
+
+    def check_readable(self, offset: int) -> None:
+        """Raise OffsetOutOfRangeError if `offset` is neither in the log nor its end."""
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise OffsetOutOfRangeError(
                 f"offset {offset} is outside of [{self.log_start_offset}, {self.log_end_offset}] "
                 f"of {self.topic}-{self.partition}"
             )
-        if offset >= limit_offset or offset == self.log_end_offset or (max_bytes <= 0 and not min_one_message):
-            return EMPTY_FETCH
-        return self._local.read(offset, max_bytes, limit_offset, min_one_message=min_one_message)
 
     def are_in_other_segments(self, offset: int, later_offset: int) -> bool:
         """Return whether `offset` is in an older segment than `later_offset`."""

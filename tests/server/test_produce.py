@@ -18,7 +18,7 @@ from kcli.protocol.apis import API_KEYS, PRODUCE
 from kcli.protocol.framing import encode_request
 from kcli.protocol.message import Message
 from kcli.server.apis import produce
-from kcli.server.events import Computed, DeadlineReached
+from kcli.server.events import Computed
 from tests.server.whole_node import NOTHING, START_MS, Closed, Pending, WholeNode, batch, partitions_of, produce_request
 
 
@@ -219,18 +219,16 @@ def test_kafkas_own_topics_take_nothing_from_clients(node: WholeNode) -> None:
 
 
 def test_replicas_that_do_not_come_time_out(node: WholeNode) -> None:
-    """With a second replica in sync, as clusters will have it, the answer waits for the high watermark."""
+    """With a second replica in sync the answer waits for the high watermark."""
     partition = node.broker.replica_manager.partition("t", 0)
     assert partition is not None and partition.log is not None
-    partition.isr = [1, 2]
+    node.replicate("t")
     late, done = node.produce("t", 0, batch(b"a"), timeout_ms=100), node.produce("t", 0, batch(b"b"), timeout_ms=300)
     node.advance(99)
     assert late.answer is None
     node.advance(1)
     assert only(late).error_code == error_codes.REQUEST_TIMED_OUT
-    partition.log.update_high_watermark(2)
-    node.broker.replica_manager.produce_purgatory.check(partition.key, node.now_ms)
-    node.handle(DeadlineReached())
+    node.follow({("t", 0): 2}, 2)
     assert only(done).error_code == 0
     assert node.broker.replica_manager.produce_purgatory.size == 0
 

@@ -312,7 +312,7 @@ def test_a_fetch_is_forgotten_whose_client_goes_while_it_is_read(node: WholeNode
 
 def test_a_fetch_in_slices_learns_that_its_leader_is_another(node: WholeNode, finely: Callable[[], None]) -> None:
     finely()
-    waiting = node.fetch({("u", 0): 0, ("u", 1): 0}, max_wait_ms=5_000)
+    waiting = node.fetch({("u", 0): 0, ("u", 1): 0}, max_wait_ms=5_000, version=10)
     for _ in range(2):
         slice_(node)
     partition = node.broker.replica_manager.partition("u", 0)

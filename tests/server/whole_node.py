@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ from kcli.server.loopback import answer_event, request_event
 from kcli.server.node_builder import build_node
 from kcli.server.raft.metadata_batches import MetadataBatch
 from kcli.server.shell.client_connection import bytes_of
+from kcli.state.image_records import message_type, new_record
 
 START_MS = 1_750_000_000_000
 NOTHING = object()  # no answer, and none will come: acks=0
@@ -198,6 +199,31 @@ class WholeNode:
         offset = self.broker.metadata_offset
         self.broker.publisher.apply(MetadataBatch(offset, offset, 0, self.now_ms, records, []), self.now_ms)
 
+    def add_broker(
+        self, broker_id: int, *, is_fenced: bool = False, rack: str | None = None, broker_epoch: int | None = None
+    ) -> None:
+        """Let the broker apply the registration of a broker that does not exist; its epoch is 10 times its id by default."""
+        made = message_type("metadata_records", "RegisterBrokerRecord")
+        endpoint = made.classes["BrokerEndpoint"](name="PLAINTEXT", host=f"host-{broker_id}", port=9092)
+        epoch = 10 * broker_id if broker_epoch is None else broker_epoch
+        record = made.new(broker_id=broker_id, broker_epoch=epoch, end_points=[endpoint], fenced=is_fenced, rack=rack)
+        self.publish([record])
+
+    def replicate(self, topic: str, isr: Sequence[int] = (1, 2), index: int = 0, **changes: Any) -> None:
+        """Let the broker apply that a partition has two replicas more, 2 and 3, and an ISR; the controller does not know it."""
+        for broker_id in {2, 3} - self.broker.image.brokers.keys():
+            self.add_broker(broker_id)
+        fields: dict[str, Any] = {"replicas": [1, 2, 3], "directories": [Uuid(bytes(16))] * 3, "isr": list(isr), **changes}
+        topic_id = self.broker.image.topic_ids[topic]
+        self.publish([new_record("PartitionChangeRecord", topic_id=topic_id, partition_id=index, **fields)])
+        self.advance(10)
+
+    def follow(self, offsets: dict[tuple[str, int], int], broker_id: int, *, version: int = 17, **options: Any) -> Pending:
+        """Fetch as a broker that follows partitions of topics by name."""
+        by_id = {(self.broker.image.topic_ids[name], index): offset for (name, index), offset in offsets.items()}
+        state = {"replica_id": broker_id, "replica_epoch": 10 * broker_id, **options}
+        return self.fetch(by_id, version=version, **state)
+
     def advance(self, ms: int) -> None:
         """Let time go by, with every deadline on the way."""
         until_ms = self.now_ms + ms
@@ -314,6 +340,10 @@ def fetch_request(
     session_epoch: int = -1,
     current_leader_epoch: int = -1,
     last_fetched_epoch: int = -1,
+    log_start_offset: int = -1,
+    replica_id: int = -1,
+    replica_epoch: int = -1,
+    rack_id: str = "",
     forgotten: tuple[tuple[Any, int], ...] = (),
 ) -> Message:
     """A FetchRequest."""
@@ -329,12 +359,17 @@ def fetch_request(
                     partition_max_bytes=partition_max_bytes,
                     current_leader_epoch=current_leader_epoch,
                     last_fetched_epoch=last_fetched_epoch,
+                    log_start_offset=log_start_offset,
                 )
             ],
         )
         for (name, index), offset in offsets.items()
     ]
+    state = classes["ReplicaState"](replica_id=replica_id, replica_epoch=replica_epoch)
+    reader = {"replica_state": state} if version >= 15 else {"replica_id": replica_id}
     return API_KEYS[FETCH].request.new(
+        **reader,
+        rack_id=rack_id,
         max_wait_ms=max_wait_ms,
         min_bytes=min_bytes,
         max_bytes=max_bytes,

@@ -1,29 +1,35 @@
-"""Fetch: bytes of the logs that this broker leads, as they are on the disk, up to the offset that the reader may see.
+"""Fetch: bytes of the logs of this broker, as they are on the disk, up to the offset that the reader may see.
 
-    isolation          returns records up to     and
+    reader             returns records up to     and
     -----------------  ------------------------  ---------------------------------------------------------------------
     read uncommitted   the high watermark
     read committed     the last stable offset    the aborted transactions that overlap the offsets of its records, so that
                                                  the reader can skip theirs (Kafka: LocalLog.addAbortedTransactions)
+    a follower         the log end               the state of the follower at the leader is updated by the first read of a
+                                                 fetch, unless the logs diverge: see kcli.server.replication.partition
+
+A fetch with the id of a broker is a follower's. It needs CLUSTER_ACTION, and a leader. Consumers that know that there are other
+replicas (version 11 and later) may read from any; a follower has its own high watermark (KIP-392).
 
 answered              when
 --------------------  ---------------------------------------------------------------------------------------------------
 at once               min_bytes are there (or fetch.max.bytes, if that is less); what there is ends with an older segment; a
                       partition has an error; the client's log diverges; no requested partition exists here; max_wait_ms is 0
 later                 one of the partitions has grown and now it is enough, or is deleted or led by another; or max_wait_ms is
-                      over
+                      over. A follower's fetch is checked once for all appends of the events at hand, and not when the high
+                      watermark moves, which it learns by its next answer, as in Kafka
 never                 the connection ends first
 
 A partition that is unknown, or that the reader may not see, does not end the wait for the others, as in Kafka: otherwise a
 reader that still asks for a deleted topic would ask without a pause. The first partition with records returns at least one
 batch, however small the limits are, so that a reader always makes progress. While a fetch waits, an append checks only the
-partition that has grown; the records are read when the fetch is answered, because files may be closed in between. A fetch of
+partition that has grown, by the size of its active segment if the reader waits at the log end; the records are read when the
+fetch is answered, because files may be closed in between. A fetch of
 many partitions is read in slices, and what has records is read a second time when it is answered.
 Records are regions of files (`FileRegion`): they never pass through Python. Sessions: kcli.server.apis.fetch_session.
 
 Versions 4 to 12 name topics, 13 and later have their ids. From 12 on a reader that states the epoch of its last record is
-answered with the offset at which its log diverges. A fetch with the id of a broker is a follower's: one that is not a replica
-of the partition gets NOT_LEADER_OR_FOLLOWER. From 16 on the answer to a wrong leader names the right one.
+answered with the offset at which its log diverges. From 16 on the answer to a wrong leader names the right one.
 """
 
 from __future__ import annotations
@@ -40,13 +46,17 @@ from kcli.server.apis.fetch_session import FetchPlan, FetchSessionCache, FetchTa
 from kcli.server.config.server_config import ServerConfig
 from kcli.server.events import Connection, FileRegion
 from kcli.server.replication.partition import Partition, PartitionError
-from kcli.server.replication.purgatory import DelayedOperation
+from kcli.server.replication.purgatory import DelayedOperation, Purgatory
+from kcli.server.replication.replica import NO_EPOCH
 from kcli.server.scheduler import SliceBudget
 
 TOPIC_IDS_VERSION = 13
 # From this version on the answer to a wrong leader or an old epoch names the right leader (KIP-951).
 NAMES_LEADER_VERSION = 16
 READ_COMMITTED = 1
+# From this version on consumers may read from followers.
+ANY_REPLICA_VERSION = 11
+_CONSUMER = -1  # the replica id of a consumer; those below it are programs that read up to the log end
 # From this version on the id of a follower is in replica_state, before in replica_id; a consumer's is -1.
 REPLICA_STATE_VERSION = 15
 _WRONG_LEADER = (error_codes.NOT_LEADER_OR_FOLLOWER, error_codes.FENCED_LEADER_EPOCH)
@@ -70,7 +80,7 @@ MAX_SESSIONS_KEY = "max.incremental.fetch.session.cache.slots"
 class DelayedFetch(DelayedOperation):
     """A fetch that waits for bytes; `sizes` are the bytes that each of its partitions had at the last check."""
 
-    __slots__ = ("_context", "_fetch", "_handler", "_size_bytes", "_sizes", "_targets")
+    __slots__ = ("_context", "_fetch", "_handler", "_purgatory", "_size_bytes", "_sizes", "_targets")
 
     def __init__(
         self,
@@ -84,6 +94,7 @@ class DelayedFetch(DelayedOperation):
         self._handler = handler
         self._context = context
         self._fetch = fetch
+        self._purgatory = fetch.purgatory
         self._targets = targets
         self._sizes = dict(zip(targets, sizes))
         self._size_bytes = sum(sizes)
@@ -105,6 +116,10 @@ class DelayedFetch(DelayedOperation):
         """Answer with what there is."""
         self._handler.waiting.pop(self._context.connection, None)
         self._context.run(self._fetch.read(), self._fetch.respond, now_ms)
+
+    def drop(self) -> None:
+        """End the wait without an answer."""
+        self._purgatory.drop(self)
 
     def failed(self, error: Exception) -> None:
         """End the request after an exception."""
@@ -142,7 +157,7 @@ class FetchHandler:
             if context.connection.is_closed:  # while the fetch was read in slices
                 return
             targets, sizes = fetch.watched()
-            purgatory = self.broker.replica_manager.fetch_purgatory
+            purgatory = fetch.purgatory
             delayed = self.waiting[context.connection] = DelayedFetch(self, fetch, context, targets, sizes)
             purgatory.watch(delayed, targets, context.now_ms + request.max_wait_ms)
             if fetch.is_sliced:
@@ -150,14 +165,14 @@ class FetchHandler:
                 for key in fetch.grown(targets):
                     purgatory.check(key, now_ms)
 
-        context.run(fetch.read(), decide, context.now_ms)
+        context.run(fetch.read(is_first=True), decide, context.now_ms)
         return None
 
     def connection_closed(self, connection: Connection) -> None:
         """Drop the fetch that waits for a connection that has ended."""
         fetch = self.waiting.pop(connection, None)
         if fetch is not None:
-            self.broker.replica_manager.fetch_purgatory.drop(fetch)
+            fetch.drop()
 
 
 class _Fetch:
@@ -170,13 +185,16 @@ class _Fetch:
         "_make",
         "_max_bytes",
         "_max_files",
+        "_may_read_any",
         "_plan",
         "_refused",
+        "_replica_epoch",
         "_replica_id",
         "_replica_manager",
         "_uses_ids",
         "answers",
         "is_enough",
+        "is_follower",
         "min_bytes",
     )
 
@@ -192,9 +210,12 @@ class _Fetch:
         self.min_bytes = min(request.min_bytes, self._max_bytes)
         self._make = context.api.response.classes["PartitionData"]
         self._refused: set[TopicKey] = set()
+        self._replica_id, self._replica_epoch = request.replica_id, NO_EPOCH
+        if context.version >= REPLICA_STATE_VERSION:
+            self._replica_id, self._replica_epoch = request.replica_state.replica_id, request.replica_state.replica_epoch
+        self.is_follower = self._replica_id > _CONSUMER
+        self._may_read_any = not self.is_follower and context.version >= ANY_REPLICA_VERSION
         self._find_names()
-        by_state = context.version >= REPLICA_STATE_VERSION
-        self._replica_id = request.replica_state.replica_id if by_state else request.replica_id
         self.answers: list[Message] = []
         self.is_enough = False
 
@@ -202,6 +223,12 @@ class _Fetch:
     def is_sliced(self) -> bool:
         """Whether there are more than MANY_PARTITIONS, which are read in slices."""
         return len(self._plan.targets) > MANY_PARTITIONS
+
+    @property
+    def purgatory(self) -> Purgatory:
+        """Where the fetch waits."""
+        replicas = self._replica_manager
+        return replicas.follower_fetch_purgatory if self.is_follower else replicas.fetch_purgatory
 
     def watched(self) -> tuple[dict[Hashable, FetchTarget], list[int]]:
         """Return the partitions whose growth may complete the fetch, by key, and the bytes that each has now."""
@@ -220,11 +247,16 @@ class _Fetch:
         for key, target in targets.items():
             answer = known[id(target)]
             partition = self._partition(target)
-            if partition is None or not partition.is_leader or partition.log is None or self._is_another(partition, target):
+            if partition is None or partition.log is None or self._is_another(partition, target):
                 grown.append(key)
                 continue
+            log = partition.log
+            if self.is_follower or not (self._may_read_any or partition.is_leader):
+                if self._bytes_since_end(target) != 0:
+                    grown.append(key)
+                continue
             seen = (answer.high_watermark, answer.last_stable_offset)
-            if (partition.log.high_watermark, partition.log.last_stable_offset) != seen:
+            if (log.high_watermark, log.last_stable_offset) != seen:
                 grown.append(key)
         return grown
 
@@ -232,20 +264,24 @@ class _Fetch:
         """Find the names of topics whose ids were unknown until now; note the topics that the client may not read."""
         topic_name = self._handler.broker.metadata.topic_name
         seen: set[TopicKey] = set()
+        may_replicate = self.is_follower and self._context.is_allowed("CLUSTER_ACTION", "CLUSTER")
         for target in self._plan.targets:
             if target.name is None and not isinstance(target.topic, str):
                 target.name = topic_name(target.topic)
             if target.name is not None and target.topic not in seen:
                 seen.add(target.topic)
-                if not self._context.is_allowed("READ", "TOPIC", target.name):
+                if not (may_replicate if self.is_follower else self._context.is_allowed("READ", "TOPIC", target.name)):
                     self._refused.add(target.topic)
 
     def _partition(self, target: FetchTarget) -> Partition | None:
         """Return the hosted partition of a target."""
         return None if target.name is None else self._replica_manager.partition(target.name, target.partition.partition)
 
-    def read(self) -> Iterator[None]:
-        """Read all targets: make a PartitionData of each in `answers`, and decide whether that `is_enough` for an answer."""
+    def read(self, *, is_first: bool = False) -> Iterator[None]:
+        """Read all targets: make a PartitionData of each in `answers`, and decide whether that `is_enough` for an answer.
+
+        The first read of a follower's fetch updates its state.
+        """
         left_bytes, left_files = self._max_bytes, self._max_files
         read_bytes = 0
         is_decided, may_grow = False, False
@@ -260,7 +296,7 @@ class _Fetch:
             max_bytes = target.partition.partition_max_bytes
             if max_bytes > left_bytes:
                 max_bytes = left_bytes
-            answer = self._read_one(target, max_bytes, read_bytes == 0)
+            answer = self._read_one(target, max_bytes, read_bytes == 0, updates_follower=is_first)
             answers.append(answer)
             size = len(answer.records)
             if size:
@@ -278,24 +314,45 @@ class _Fetch:
 
     def available_bytes(self, target: FetchTarget) -> int | None:
         """Return how many bytes of a target can be read now; None if the fetch is to be answered whatever they are."""
+        size_bytes = self._bytes_since_end(target)
+        if size_bytes is not None:
+            return size_bytes
         answer = self._read_one(target, min(target.partition.partition_max_bytes, self._max_bytes), True)
         if answer.error_code or answer.diverging_epoch.epoch >= 0 or self._is_in_older_segment(target, answer):
             return None
         return len(answer.records)
 
+    def _bytes_since_end(self, target: FetchTarget) -> int | None:
+        """Return what was appended since a follower has read to the log end; None if a read is needed to know that."""
+        partition = self._partition(target)
+        if not self.is_follower or partition is None or target.waits_at is None or not partition.is_leader:
+            return None
+        log, wanted = partition.log, target.partition
+        is_current = wanted.current_leader_epoch in (-1, partition.leader_epoch)
+        if log is None or not is_current or self._is_another(partition, target):
+            return None
+        base_offset, position = target.waits_at
+        if log.active_base_offset != base_offset or wanted.fetch_offset < log.log_start_offset:
+            return None
+        return int(min(log.active_size_bytes - position, wanted.partition_max_bytes))
+
     def _is_in_older_segment(self, target: FetchTarget, answer: Message) -> bool:
         """Return whether what was read ends with its segment, and more follows: that is not waited for."""
-        limit_offset = answer.last_stable_offset if self._is_committed else answer.high_watermark
-        if answer.error_code or target.partition.fetch_offset >= limit_offset:
-            return False
         partition = self._partition(target)
-        return (
-            partition is not None
-            and partition.log is not None
-            and partition.log.are_in_other_segments(target.partition.fetch_offset, limit_offset)
-        )
+        log = None if partition is None else partition.log
+        if answer.error_code or log is None:
+            return False
+        limit_offset = self._limit(log, answer.high_watermark, answer.last_stable_offset)
+        fetch_offset = target.partition.fetch_offset
+        return fetch_offset < limit_offset and log.are_in_other_segments(fetch_offset, limit_offset)
 
-    def _read_one(self, target: FetchTarget, max_bytes: int, is_first: bool) -> Message:
+    def _limit(self, log: UnifiedLog, high_watermark: int, last_stable_offset: int) -> int:
+        """Return the end of what the reader may see."""
+        if self._replica_id != _CONSUMER:
+            return log.log_end_offset
+        return last_stable_offset if self._is_committed else high_watermark
+
+    def _read_one(self, target: FetchTarget, max_bytes: int, is_first: bool, *, updates_follower: bool = False) -> Message:
         wanted, name = target.partition, target.name
         if name is None:
             return self._failed(wanted, error_codes.UNKNOWN_TOPIC_ID)
@@ -307,19 +364,23 @@ class _Fetch:
         if self._is_another(partition, target):
             return self._failed(wanted, error_codes.INCONSISTENT_TOPIC_ID)
         try:
-            log = partition.leader_log(wanted.current_leader_epoch)
-            if self._replica_id >= 0:
-                partition.check_follower(self._replica_id)
+            log = (partition.readable_log if self._may_read_any else partition.leader_log)(wanted.current_leader_epoch)
+            follower = partition.follower(self._replica_id, wanted.current_leader_epoch) if self.is_follower else None
             if wanted.last_fetched_epoch >= 0:
                 diverging = self._diverging(log, wanted)
                 if diverging is not None:
                     return diverging
+            if follower is not None and updates_follower:
+                log.check_readable(wanted.fetch_offset)
+                partition.follower_fetched(follower, wanted.fetch_offset, wanted.log_start_offset, self._replica_epoch)
+                is_at_end = wanted.fetch_offset == log.log_end_offset
+                target.waits_at = (log.active_base_offset, log.active_size_bytes) if is_at_end else None
             high_watermark = log.high_watermark
             last_stable_offset = log.last_stable_offset
-            limit_offset = last_stable_offset if self._is_committed else high_watermark
+            limit_offset = self._limit(log, high_watermark, last_stable_offset)
             slice_ = log.read(wanted.fetch_offset, max_bytes, limit_offset=limit_offset, min_one_message=is_first)
             aborted = None
-            if self._is_committed:
+            if self._is_committed and not self.is_follower:
                 aborted = self._aborted(log, wanted.fetch_offset, slice_.end_offset) if slice_.size else []
         except OffsetOutOfRangeError:
             return self._failed(wanted, error_codes.OFFSET_OUT_OF_RANGE)
@@ -357,6 +418,8 @@ class _Fetch:
         epoch, end_offset = log.leader_epochs.end_offset_for(wanted.last_fetched_epoch, log.log_end_offset)
         if epoch < 0 or end_offset < 0:
             raise OffsetOutOfRangeError(f"leader epoch {wanted.last_fetched_epoch} is unknown")
+        if wanted.fetch_offset < log.log_start_offset:
+            raise OffsetOutOfRangeError(f"offset {wanted.fetch_offset} is below the log start offset {log.log_start_offset}")
         if epoch >= wanted.last_fetched_epoch and end_offset >= wanted.fetch_offset:
             return None
         return self._make(

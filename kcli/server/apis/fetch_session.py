@@ -53,7 +53,7 @@ class FetchTarget:
     learns that the topic is gone or is another one, and not that the id was never there.
     """
 
-    __slots__ = ("high_watermark", "log_start_offset", "name", "partition", "topic")
+    __slots__ = ("high_watermark", "log_start_offset", "name", "partition", "topic", "waits_at")
 
     def __init__(self, topic: TopicKey, partition: Message) -> None:
         self.topic = topic
@@ -61,6 +61,7 @@ class FetchTarget:
         self.partition = partition
         self.high_watermark = -1
         self.log_start_offset = -1
+        self.waits_at: tuple[int, int] | None = None  # active segment and its size, where a follower has read to the log end
 
     def has_news(self, answer: Message) -> bool:
         """Return whether `answer` (a PartitionData) has news for the client; it is remembered as sent."""

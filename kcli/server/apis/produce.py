@@ -4,7 +4,8 @@
     -----  ------------------------------------------------------------------------------------------------------------
     0      never; an error closes the connection, which is all that the client can notice
     1      when the leader has the records
-    -1     when all in-sync replicas have them (the high watermark has passed them)
+    -1     when all in-sync replicas have them (the high watermark has passed them); NOT_ENOUGH_REPLICAS_AFTER_APPEND if they
+           are fewer than min.insync.replicas by then
 
 If flush.messages makes a log flush, the answer waits for the disk as well, whatever acks is: in Kafka the append itself does
 the fsync. The request's timeout therefore begins after the flush.
@@ -101,6 +102,8 @@ class DelayedProduce(DelayedOperation):
                 answer.error_code = error_codes.KAFKA_STORAGE_ERROR
             elif partition.log.high_watermark < offset:
                 left.append((partition, offset, answer))
+            elif not partition.has_enough_replicas(partition.log):
+                answer.error_code = error_codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         self._waiting = left
         return not left
 
@@ -303,8 +306,6 @@ class _Produce:
             self._waiting.append((partition, end_offset, answer))
             if log.committable_offset() < end_offset:
                 self._to_flush.append((partition, end_offset, answer))
-        elif not info.duplicate:
-            replica_manager.records_appended(partition.key, now_ms)
 
     def _find_partition(self, name: str | None, topic_id: Uuid | None, index: int, answer: Message) -> Partition | None:
         """Return the partition if the client may write to it and it is hosted here; otherwise fill in the error."""

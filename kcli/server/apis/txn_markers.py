@@ -138,7 +138,6 @@ class _WriteMarkers:
             self._replica_manager.handle_log_dir_failure(partition, error)
             self._done(now_ms)
             return
-        self._replica_manager.records_appended(partition.key, now_ms)
         delayed = _DelayedMarker(partition, info.last_offset + 1, partial(self._replicated, answer))
         deadline_ms = now_ms + self._context.broker.config.get_int("request.timeout.ms")
         self._replica_manager.produce_purgatory.try_complete_else_watch(delayed, [partition.key], deadline_ms, now_ms)

@@ -10,6 +10,7 @@ NodeToControllerChannelManager  sends requests to the controller: the broker's o
 BrokerLifecycleManager          registers, sends heartbeats, is unfenced, and leaves the cluster
 BrokerStartup                   the steps of start and stop
 MetadataPublisher               applies committed metadata to partitions, configurations and topics
+AlterPartitionManager           proposes the ISRs of led partitions to the controller
 AssignmentsManager              reports the log directories of replicas; ReplicaMoves moves replicas between directories
 ProducerIdManager               ids for idempotent producers
 GroupCoordinator                consumer groups and their committed offsets
@@ -34,6 +35,7 @@ from kcli.server.apis.context import BrokerParts
 from kcli.server.apis.fetch import FetchHandler
 from kcli.server.apis.produce import ProduceHandler
 from kcli.server.authorizer import AllowAll
+from kcli.server.broker.alter_partition_manager import AlterPartitionManager
 from kcli.server.broker.assignments_manager import AssignmentsManager
 from kcli.server.broker.broker_lifecycle import BrokerLifecycleManager
 from kcli.server.broker.metadata_publisher import Coordinators, MetadataPublisher, Replicas
@@ -101,7 +103,7 @@ class Broker:
         self.scheduler = scheduler
         log_manager.cordoned_dirs = lambda: self.cordoned_log_dirs
         self.topic_configs = TopicConfigs(self.config, self.metadata)
-        self.replica_manager = ReplicaManager(self.node_id, self.metadata, log_manager, timer, flushes, loggers[REPLICATION])
+        self.replica_manager = self._make_replica_manager(flushes)
         self.controller = controller
         self.topic_creation = AutoTopicCreationManager(self.config, self.controller, timer, self.report)
         self.share_coordinator = ShareCoordinator(
@@ -112,6 +114,8 @@ class Broker:
         )
         self.groups = self._make_groups(peers)
         self.lifecycle = BrokerLifecycleManager(self, Uuid(rng.randbytes(16)))
+        alter_partition = AlterPartitionManager(self.node_id, self.lifecycle, self.controller, timer)
+        self.replica_manager.propose_isr = alter_partition.propose
         self.producer_ids = ProducerIdManager(self.node_id, self.lifecycle, self.controller, timer)
         self.transactions = self._make_transactions(peers)
         self.share_partitions = self._make_share_partitions(peers, disk)
@@ -126,6 +130,17 @@ class Broker:
         self.produce = ProduceHandler(self.parts, self.topic_configs, timer, effects)
         handlers = {PRODUCE: self.produce.handle, FETCH: self.fetch.handle}
         self.router = RequestRouter(self.parts, handlers, effects, loggers)
+
+    def _make_replica_manager(self, flushes: Flushes) -> ReplicaManager:
+        return ReplicaManager(
+            self.node_id,
+            self.metadata,
+            self.log_manager,
+            self.timer,
+            flushes,
+            self._loggers[REPLICATION],
+            self.config.get_int("replica.lag.time.max.ms"),
+        )
 
     def _share_coordinator_of(self, key: ShareKey) -> int | None:
         """Return the broker that coordinates a share partition; if the topic of the states does not exist, it is requested."""

@@ -74,9 +74,11 @@ class NodeToControllerChannelManager:
         self._backoff = ExponentialBackoff(times.retry_backoff_ms, times.retry_backoff_max_ms)
         self._known: PeerNode | None = None  # the last controller that was known
 
-    def separate(self, channel: str, timeout_ms: int) -> NodeToControllerChannelManager:
-        """Return a manager with a connection of its own to the controller, and with a shorter timeout of its requests."""
-        times = self._times._replace(socket_timeout_ms=min(self._times.socket_timeout_ms, timeout_ms))
+    def separate(self, channel: str, timeout_ms: int | None = None) -> NodeToControllerChannelManager:
+        """Return a manager with a connection of its own to the controller, and perhaps a shorter timeout of its requests."""
+        times = self._times
+        if timeout_ms is not None:
+            times = times._replace(socket_timeout_ms=min(times.socket_timeout_ms, timeout_ms))
         parts = self._peers, self._effects, self._controller_id, self._listener, times
         return NodeToControllerChannelManager(*parts, channel)
 

@@ -221,6 +221,7 @@ replica.fetch.max.bytes: The bytes of one partition that a follower fetches at m
 replica.fetch.min.bytes: The bytes for which a leader waits before it answers a follower.
 replica.fetch.response.max.bytes: The bytes that a follower fetches at most with a request.
 replica.fetch.wait.max.ms: How long a leader waits for records before it answers a follower, in ms.
+replica.lag.time.max.ms: How long a follower may not have reached the leader's log end before it leaves the ISR, in ms.
 replica.high.watermark.checkpoint.interval.ms: How often the high watermarks are written, in ms.
 replica.socket.timeout.ms: The time in ms after which a follower's request without an answer has failed.
 share.coordinator.append.linger.ms: How long the share coordinator waits for more records of a batch, in ms; -1 waits for the \

@@ -229,6 +229,7 @@ class CoordinatorRuntime(Generic[_Shard]):
         self._required_acks = required_acks
         self._led: dict[int, LedPartition[_Shard]] = {}
         self.load_times = Latency()  # of partitions, for metrics
+        replica_manager.watch_high_watermark(self.topic, self._partition_committed)
 
     # ------------------------------------------------------------------------------------------------------ leadership
 
@@ -263,7 +264,7 @@ class CoordinatorRuntime(Generic[_Shard]):
     def _unload(self, led: LedPartition[_Shard]) -> None:
         del self._led[led.partition.index]
         led.is_closed = True
-        led.partition.on_high_watermark = led.partition.on_offline = None
+        led.partition.on_offline = None
         led.batch = None
         if led.linger is not None:
             led.linger.cancel()
@@ -320,8 +321,7 @@ class CoordinatorRuntime(Generic[_Shard]):
         if log is None:
             return
         led.next_offset, led.is_loaded = log.log_end_offset, True
-        led.partition.on_high_watermark = partial(self._high_watermark_moved, led)
-        self._high_watermark_moved(led, log.high_watermark, now_ms)
+        self._high_watermark_moved(led, log.high_watermark)
         led.shard.loaded(now_ms)
         self.load_times.add(took_ms)
         if count:
@@ -531,12 +531,16 @@ class CoordinatorRuntime(Generic[_Shard]):
             return
         log = partition.log
         assert log is not None
-        self._replica_manager.records_appended(partition.key, now_ms)
-        self._high_watermark_moved(led, log.high_watermark, now_ms)
+        self._high_watermark_moved(led, log.high_watermark)
         if led.committed <= info.last_offset:
             self._schedule_expiry(led, info.last_offset + 1, now_ms)
 
-    def _high_watermark_moved(self, led: LedPartition[_Shard], high_watermark: int, now_ms: int | None = None) -> None:
+    def _partition_committed(self, partition: Partition) -> None:
+        led = self._led.get(partition.index)
+        if led is not None and led.partition is partition and led.is_loaded and partition.log is not None:
+            self._high_watermark_moved(led, partition.log.high_watermark)
+
+    def _high_watermark_moved(self, led: LedPartition[_Shard], high_watermark: int) -> None:
         """Take the records below the high watermark as committed, and respond to their operations."""
         if led.is_appending or led.is_closed:
             return

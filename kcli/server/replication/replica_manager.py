@@ -4,9 +4,15 @@
     -------------------  -----------------------------------------------------------------------------------------------
     partitions           the hosted partitions by topic and index; a partition without a log is in an offline directory
     produce purgatory    produce requests that wait until the high watermark has passed their records
-    fetch purgatory      fetch requests that wait for bytes; those of share groups have one of their own
+    fetch purgatory      fetch requests that wait for bytes; those of followers and of share groups have one each
+    delete purgatory     DeleteRecords requests that wait until all replicas have deleted the records
+    ISR                  the changes that leaders propose; a check for followers that lag, each half of replica.lag.time.max.ms
     flushes              what the log manager wants flushed, and what keeps back the high watermark of a partition
     log directories      one that fails is taken offline with its partitions; the last one ends the node
+
+What waits for the high watermark of a partition is checked whenever it has moved (`high_watermark_moved`): all purgatories, and
+the coordinator of an internal topic (`watch_high_watermark`). The fetches of followers wait for the log end, which moves with
+each append: they are checked once for all appends of the events at hand, so that one answer has the records of all of them.
 
 The logs themselves are the LogManager's. Which partitions are hosted is decided by MetadataPublisher.
 """
@@ -28,10 +34,13 @@ from kcli.protocol import error_codes
 from kcli.server.log_lines import FailureLine, WarningLine
 from kcli.server.metadata_cache import MetadataCache
 from kcli.server.outstanding import FlushCallback, Flushes
-from kcli.server.replication.partition import Partition
+from kcli.server.replication.partition import Partition, PartitionError
 from kcli.server.replication.purgatory import Purgatory
+from kcli.server.replication.replica import NO_EPOCH, IsrChange
 from kcli.state.metadata_values import Topic
 
+# Kafka's default of replica.lag.time.max.ms.
+DEFAULT_MAX_LAG_MS = 30_000
 # The process has too many files open, which is not a failure of the disk.
 DESCRIPTORS_EXHAUSTED = (errno.EMFILE, errno.ENFILE)
 
@@ -47,14 +56,23 @@ class ReplicaManager:
         timer: Timer,
         flushes: Flushes,
         report: Callable[[str], None],
+        max_lag_ms: int = DEFAULT_MAX_LAG_MS,
     ) -> None:
         self.node_id = node_id
+        self.max_lag_ms = max_lag_ms
         self.log_manager = log_manager
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.produce_purgatory = Purgatory(timer)
         self.fetch_purgatory = Purgatory(timer)
+        self.follower_fetch_purgatory = Purgatory(timer)
+        self.delete_purgatory = Purgatory(timer)
         self.share_fetch_purgatory = Purgatory(timer)
+        self.propose_isr: Callable[[Partition, IsrChange], None] = _nothing  # to the controller
+        self.isr_expands = self.isr_shrinks = self.failed_isr_updates = 0
         self._leadership_watchers: list[Callable[[str, int], None]] = []
+        self._high_watermark_watchers: dict[str, Callable[[Partition], None]] = {}  # by topic
+        self._grown: dict[tuple[str, int], None] = {}  # with followers' fetches that are to be checked
+        self._is_isr_checked = False  # there is a task that looks for followers that lag
         self._metadata = metadata
         self._timer = timer
         self._flushes = flushes
@@ -84,7 +102,7 @@ class ReplicaManager:
         except (OSError, StorageError) as error:
             text = f"cannot open the log of {topic.name}-{index}: {error}"
             self.report(FailureLine(text, topic=topic.name, partition=index, error=error))
-        partition = Partition(self.node_id, topic.name, index, topic.topic_id, log, self._flush_partition)
+        partition = Partition(self, topic.name, index, topic.topic_id, log)
         self.partitions[partition.key] = partition
         return partition
 
@@ -94,6 +112,7 @@ class ReplicaManager:
             del self.partitions[partition.key]
             partition.is_leader = False
             partition.log = None
+            partition.followers = {}
 
     def delete_logs(self, reason: str, keys: list[tuple[str, int]], now_ms: int) -> None:
         """Fail the requests that wait for stopped partitions, and delete their logs; `reason` completes "the partition ...".
@@ -113,6 +132,8 @@ class ReplicaManager:
             for watcher in self._leadership_watchers:
                 watcher(*key)
             self.produce_purgatory.check(key, now_ms)
+            self.delete_purgatory.check(key, now_ms)
+            self.follower_fetch_purgatory.check(key, now_ms)
             self.records_appended(key, now_ms)
 
     def watch_leadership(self, watcher: Callable[[str, int], None]) -> None:
@@ -120,9 +141,98 @@ class ReplicaManager:
         self._leadership_watchers.append(watcher)
 
     def records_appended(self, key: tuple[str, int], now_ms: int) -> None:
-        """Check the requests that wait for records of a partition."""
+        """Check the requests that wait for records of a partition that consumers may read."""
         self.fetch_purgatory.check(key, now_ms)
         self.share_fetch_purgatory.check(key, now_ms)
+
+    def watch_high_watermark(self, topic: str, watcher: Callable[[Partition], None]) -> None:
+        """Have `watcher(partition)` called when the high watermark of a partition of an internal topic has moved."""
+        self._high_watermark_watchers[topic] = watcher
+
+    # --------------------------------------------------------------------------------------- what partitions use (as host)
+
+    @property
+    def clock_ms(self) -> int:
+        """The node's time."""
+        return self._timer.clock_ms
+
+    def high_watermark_moved(self, partition: Partition) -> None:
+        """Check everything that waits for the high watermark of a partition."""
+        key, now_ms = partition.key, self._timer.clock_ms
+        watcher = self._high_watermark_watchers.get(partition.topic)
+        if watcher is not None:
+            watcher(partition)
+        self.produce_purgatory.check(key, now_ms)
+        self.fetch_purgatory.check(key, now_ms)
+        self.share_fetch_purgatory.check(key, now_ms)
+
+    def low_watermark_moved(self, partition: Partition) -> None:
+        """Check the DeleteRecords requests that wait for the log start offsets of followers."""
+        self.delete_purgatory.check(partition.key, self._timer.clock_ms)
+
+    def log_has_grown(self, partition: Partition) -> None:
+        """Check the fetches of followers that wait for a partition's log end, after the events at hand."""
+        if not self._grown:
+            if not self.follower_fetch_purgatory.size:
+                return
+            self._timer.schedule(self._timer.clock_ms, self._check_grown)
+        self._grown[partition.key] = None
+
+    def _check_grown(self, now_ms: int) -> None:
+        grown, self._grown = self._grown, {}
+        for key in grown:
+            self.follower_fetch_purgatory.check(key, now_ms)
+
+    def may_join_isr(self, broker_id: int, broker_epoch: int | None) -> bool:
+        """Return whether a broker is active, and the same as the one that has fetched with an epoch (KIP-903)."""
+        broker = self._metadata.image.brokers.get(broker_id)
+        return (
+            broker is not None
+            and not broker.is_fenced
+            and not broker.is_in_controlled_shutdown
+            and broker_epoch in (NO_EPOCH, broker.broker_epoch)
+        )
+
+    def is_live(self, broker_id: int) -> bool:
+        """Return whether a broker is registered and not fenced."""
+        broker = self._metadata.image.brokers.get(broker_id)
+        return broker is not None and not broker.is_fenced
+
+    def check_broker_epoch(self, broker_id: int, broker_epoch: int) -> None:
+        """Raise PartitionError for a fetch with an older broker epoch than that in the metadata."""
+        broker = self._metadata.image.brokers.get(broker_id)
+        if broker is not None and not broker.is_fenced and NO_EPOCH < broker_epoch < broker.broker_epoch:
+            text = f"broker {broker_id} fetched with broker epoch {broker_epoch}, and is registered with {broker.broker_epoch}"
+            raise PartitionError(error_codes.NOT_LEADER_OR_FOLLOWER, text)
+
+    def alter_isr(self, partition: Partition, change: IsrChange) -> None:
+        """Propose an ISR to the controller."""
+        self.propose_isr(partition, change)
+
+    def isr_changed(self, *, is_expansion: bool) -> None:
+        """Count a change of an ISR."""
+        if is_expansion:
+            self.isr_expands += 1
+        else:
+            self.isr_shrinks += 1
+
+    def isr_change_failed(self) -> None:
+        """Count a change that the controller has refused."""
+        self.failed_isr_updates += 1
+
+    def has_followers(self, partition: Partition) -> None:
+        """Begin to look for followers that lag, when this broker leads the first partition with followers."""
+        if partition.followers and not self._is_isr_checked:
+            self._is_isr_checked = True
+            self._timer.schedule(self._timer.clock_ms + self.max_lag_ms // 2, self._check_isr)
+
+    def _check_isr(self, now_ms: int) -> None:
+        led = [partition for partition in self.partitions.values() if partition.followers]
+        for partition in led:
+            partition.maybe_shrink_isr()
+        self._is_isr_checked = bool(led)
+        if led:
+            self._timer.schedule(now_ms + self.max_lag_ms // 2, self._check_isr)
 
     # -------------------------------------------------------------------------------------------------------- flushes
 
@@ -154,15 +264,9 @@ class ReplicaManager:
 
         self._flush(request, flushed)
 
-    def _flush_partition(self, partition: Partition, log: UnifiedLog) -> None:
+    def begin_flush(self, partition: Partition, log: UnifiedLog) -> None:
         """Make the log of a partition durable, so that its high watermark can move."""
-
-        def flushed(error: OSError | None, now_ms: int) -> None:
-            if partition.flush_ended(log, error, now_ms):
-                self.produce_purgatory.check(partition.key, now_ms)
-                self.records_appended(partition.key, now_ms)
-
-        self.flush_log(log, flushed, self._timer.clock_ms)
+        self.flush_log(log, partial(partition.flush_ended, log), self._timer.clock_ms)
 
     def _flush(self, request: FlushRequest, callback: FlushCallback | None = None) -> None:
         def flushed(error: OSError | None, now_ms: int) -> None:
@@ -203,6 +307,10 @@ class ReplicaManager:
             if partition is not None and partition.on_offline is not None:
                 partition.on_offline()
         self.check_waiting(keys, now_ms)
+
+
+def _nothing(partition: Partition, change: IsrChange) -> None:
+    """Propose no ISR: there is no controller."""
 
 
 def _raise(error: Exception, now_ms: int) -> None:

@@ -71,9 +71,7 @@ def directories(node: WholeNode) -> list[str]:
 
 
 def test_requests_that_wait_and_new_ones_get_not_leader_or_follower(node: WholeNode) -> None:
-    partition = node.broker.replica_manager.partition("t", 0)
-    assert partition is not None
-    partition.isr = [HERE, ELSEWHERE]  # the produce waits for the other replica
+    node.replicate("t")  # the produce waits for the other replica
     produce, fetch = node.produce("t", 0, batch(b"a")), node.fetch({("t", 0): 0}, max_wait_ms=5000)
     assert (produce.answer, fetch.answer) == (None, None)
     move(node, "t", 0, ELSEWHERE)

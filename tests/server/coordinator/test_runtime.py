@@ -28,8 +28,8 @@ from kcli.server.coordinator.runtime import RELOAD_MS, CoordinatorRuntime
 from kcli.server.replication.partition import Partition
 from kcli.server.scheduler import Scheduler
 from kcli.state.group_state import GroupState
-from kcli.state.metadata_values import PartitionRegistration as Registration
 from tests.log.live_logs import LiveLog
+from tests.server.replication.invented_followers import InventedHost, fetched, registration
 
 START_MS = 1_750_000_000_000
 
@@ -66,8 +66,8 @@ class Replicas:
     def __init__(self) -> None:
         self.failures: list[OSError] = []
 
-    def records_appended(self, key: Any, now_ms: int) -> None:
-        pass
+    def watch_high_watermark(self, topic: str, watcher: Callable[[Partition], None]) -> None:
+        self.watcher = watcher
 
     def handle_log_dir_failure(self, partition: Partition, error: OSError) -> None:
         self.failures.append(error)
@@ -81,9 +81,8 @@ class Bench:
         self.lines: list[str] = []
         self.replicas: Any = Replicas()
         self.log = log
-        self.flushing: list[UnifiedLog] = []
-        flush = self.flushing.append
-        self.partition = Partition(1, "__consumer_offsets", 0, Uuid(b"\1" * 16), log, lambda partition, log: flush(log))
+        self.host = InventedHost(lambda: self.timer.clock_ms)
+        self.partition = Partition(self.host, "__consumer_offsets", 0, Uuid(b"\1" * 16), log)
         self.answers: list[Any] = []
         self.runtime = CoordinatorRuntime[Shard](
             OFFSETS,
@@ -95,23 +94,11 @@ class Bench:
             linger_ms=-1,
             write_timeout_ms=5_000,
         )
+        self.host.on_high_watermark = self.replicas.watcher
 
     def lead(self, epoch: int, isr: tuple[int, ...] = (1,), leader: int = 1) -> None:
         """Take a registration of the partition."""
-        registration = Registration(
-            replicas=[1, 2],
-            isr=list(isr),
-            leader=leader,
-            leader_epoch=epoch,
-            partition_epoch=epoch,
-            directories=[],
-            removing_replicas=[],
-            adding_replicas=[],
-            leader_recovery_state="RECOVERED",
-            eligible_leader_replicas=[],
-            last_known_elr=[],
-        )
-        self.partition.apply(registration)
+        self.partition.apply(registration(epoch, isr=isr, leader=leader))
         self.runtime.leadership_changed(self.partition, self.timer.clock_ms)
 
     def settle(self) -> None:
@@ -192,9 +179,7 @@ def test_a_response_waits_for_the_high_watermark(bench: Bench) -> None:
     bench.read("a")
     bench.settle()
     assert bench.taken() == [] and bench.log.log_end_offset == 1
-    bench.log.update_high_watermark(1)
-    assert bench.partition.on_high_watermark is not None
-    bench.partition.on_high_watermark(1)
+    fetched(bench.partition, 2, 1)
     assert bench.taken() == [5, 5]
 
 
@@ -260,17 +245,14 @@ def test_an_append_of_another_client_makes_it_load_again(bench: Bench, isr: tupl
     bench.settle()
     bench.commit("a", 5)
     bench.settle()
-    bench.log.update_high_watermark(1)
-    assert bench.partition.on_high_watermark is not None
-    bench.partition.on_high_watermark(1)
+    fetched(bench.partition, 2, 1)
     record = offset_commit_record("z", OffsetToCommit("t", ZERO_UUID, 0, 9, -1, None), START_MS, -1, -1)
     data = encode_data_batch([EncodedRecord(*OFFSETS.encode(record.key, record.value), START_MS)], NO_PRODUCER)
     bench.partition.append(memoryview(data), 1, START_MS)
     bench.commit("b", 6)
     bench.settle()
     assert bench.taken() == [5, 6 if len(isr) == 1 else "NOT_COORDINATOR"]
-    bench.log.update_high_watermark(bench.log.log_end_offset)
-    bench.partition.on_high_watermark(bench.log.log_end_offset)
+    fetched(bench.partition, 2, bench.log.log_end_offset)
     bench.read("z")
     bench.read("b")
     assert bench.taken() == [9, 6], "as the log says"

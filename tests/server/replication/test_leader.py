@@ -1,0 +1,233 @@
+"""Protects a leader and its followers as one node serves them: acks=all, fetches of followers, and what they are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from kcli.log.unified_log import UnifiedLog
+from kcli.protocol import error_codes
+from kcli.protocol.message import Message
+from kcli.server.events import DeadlineReached
+from kcli.server.replication.partition import Partition
+from kcli.server.replication.replica import IsrAnswer, IsrChange
+from tests.server.whole_node import Pending, WholeNode, batch
+
+ONE = batch(b"x" * 100)
+KEY = ("t", 0)
+LAG_MS = 30_000
+
+
+class Node(WholeNode):
+    """A node that leads a topic `t` with followers 2 and 3; `changes` are the ISRs that it proposes, which nobody answers."""
+
+    def __init__(self, directory: Path, isr: Sequence[int] = (1, 2, 3), **configs: str) -> None:
+        super().__init__(directory, "node.id=1")
+        self.changes: list[IsrChange] = []
+        self.broker.replica_manager.propose_isr = self._proposed
+        self.create_topic("t", 2, **configs)
+        for index in range(2):
+            self.replicate("t", isr, index)
+
+    def _proposed(self, partition: Partition, change: IsrChange) -> None:
+        if partition.key == KEY:
+            self.changes.append(change)
+
+    @property
+    def partition(self) -> Partition:
+        """The partition that the tests use."""
+        found = self.broker.replica_manager.partition(*KEY)
+        assert found is not None
+        return found
+
+    @property
+    def log(self) -> UnifiedLog:
+        """Its log."""
+        assert self.partition.log is not None
+        return self.partition.log
+
+    def replicated(self, offset: int, *followers: int) -> None:
+        """Let followers fetch from an offset."""
+        for broker_id in followers or (2, 3):
+            assert only(self.follow({KEY: offset}, broker_id)).error_code == 0
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path / "data")
+
+
+def only(pending: Pending) -> Message:
+    """The one partition of an answer to Produce or Fetch."""
+    (topic,) = pending.result().responses
+    (part,) = getattr(topic, "partition_responses", None) or topic.partitions
+    return part
+
+
+def test_acks_all_is_answered_when_the_followers_have_fetched_from_behind_the_records(node: Node) -> None:
+    produced = node.produce("t", 0, ONE)
+    assert only(node.produce("t", 0, ONE, acks=1)).error_code == 0
+    for broker_id in (2, 3):
+        answer = only(node.follow({KEY: 0}, broker_id))
+        assert len(answer.records) == 2 * len(ONE) and answer.high_watermark == 0
+    assert only(node.fetch({KEY: 0})).records == b"", "no consumer sees what is not committed"
+    node.replicated(1, 2)
+    assert produced.answer is None
+    node.replicated(1, 3)
+    assert (only(produced).error_code, only(produced).base_offset, node.log.high_watermark) == (0, 0, 1)
+    assert only(node.follow({KEY: 2}, 2)).high_watermark == 1
+
+
+def test_a_consumer_that_waits_gets_records_when_they_are_committed(node: Node) -> None:
+    waiting = node.fetch({KEY: 0}, max_wait_ms=60_000)
+    node.produce("t", 0, ONE, acks=1)
+    node.advance(10)
+    assert waiting.answer is None
+    node.replicated(1)
+    assert only(waiting).records
+
+
+def test_a_fetch_that_waits_is_answered_once_for_all_appends_at_hand(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An append costs a look at no log; the answer has the records of all appends that came with it."""
+    waiting = {broker_id: node.follow({KEY: 0, ("t", 1): 0}, broker_id, max_wait_ms=500) for broker_id in (2, 3)}
+    reads: list[int] = []
+    read = UnifiedLog.read
+    monkeypatch.setattr(UnifiedLog, "read", lambda log, *args, **more: (reads.append(1), read(log, *args, **more))[1])
+    for _ in range(20):
+        node.produce("t", 0, ONE, acks=1)
+    assert reads == [] and all(pending.answer is None for pending in waiting.values())
+    node.advance(1)
+    for pending in waiting.values():
+        (first, _) = [part for topic in pending.result().responses for part in topic.partitions]
+        assert len(first.records) == 20 * len(ONE)
+    assert len(reads) == 4, "one for each partition of each answer"
+
+
+def test_a_fetch_waits_for_its_bytes_and_not_for_the_high_watermark(node: Node) -> None:
+    waiting = node.follow({KEY: 0}, 2, max_wait_ms=500, min_bytes=3 * len(ONE))
+    for _ in range(2):
+        node.produce("t", 0, ONE, acks=1)
+        node.advance(1)
+    node.replicated(2, 3)
+    later = node.follow({KEY: 2}, 2, max_wait_ms=500)
+    assert node.log.high_watermark == 2
+    node.advance(1)
+    assert waiting.answer is None and later.answer is None
+    node.produce("t", 0, ONE, acks=1)
+    node.advance(1)
+    assert len(only(waiting).records) == 3 * len(ONE) and only(later).high_watermark == 2
+    gone = node.follow({KEY: 3}, 2, max_wait_ms=500)
+    node.advance(500)
+    assert only(gone).records == b""
+    assert node.broker.replica_manager.follower_fetch_purgatory.size == 0
+
+
+def test_a_follower_reads_on_in_an_older_segment(tmp_path: Path) -> None:
+    node = Node(tmp_path / "data", segment_bytes="1048576")
+    large = batch(b"x" * 500_000)
+    for _ in range(3):
+        node.produce("t", 0, large, acks=1)
+    assert len(node.log.base_offsets) == 2
+    answer = only(node.follow({KEY: 0}, 2, max_wait_ms=500, min_bytes=900_000))
+    assert len(answer.records) == 2 * len(large)
+
+
+def test_too_few_replicas_refuse_before_the_append(tmp_path: Path) -> None:
+    node = Node(tmp_path / "data", isr=(1,), min_insync_replicas="2")
+    assert only(node.produce("t", 0, ONE)).error_code == error_codes.NOT_ENOUGH_REPLICAS
+    assert only(node.produce("t", 0, ONE, acks=1)).error_code == 0 and node.log.log_end_offset == 1
+    node.replicated(1)
+    assert node.log.high_watermark == 0
+
+
+def test_replicas_that_leave_after_the_append_are_reported(tmp_path: Path) -> None:
+    node = Node(tmp_path / "data", isr=(1, 2), min_insync_replicas="2")
+    produced = node.produce("t", 0, ONE, timeout_ms=5 * LAG_MS)
+    node.follow({KEY: 0}, 2, max_wait_ms=0)
+    node.advance(2 * LAG_MS)
+    (change,) = node.changes
+    assert [member for member, _ in change.isr] == [1] and produced.answer is None
+    node.replicated(1, 2)
+    assert only(produced).error_code == 0, "the shrink may not have happened: the maximal ISR has both"
+    late = node.produce("t", 0, ONE, timeout_ms=5 * LAG_MS)
+    assert late.answer is None
+    node.partition.isr_answered(change, IsrAnswer(node.partition.leader_epoch, node.partition.partition_epoch + 1, [1]))
+    node.changes.clear()
+    assert late.answer is None and node.log.high_watermark == 1, "below min.insync.replicas nothing is committed"
+    node.log.update_high_watermark(2)  # as an unclean change would
+    node.broker.replica_manager.high_watermark_moved(node.partition)
+    node.handle(DeadlineReached())
+    assert only(late).error_code == error_codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+
+
+def test_what_waits_ends_with_the_leadership(node: Node) -> None:
+    produced, fetched = node.produce("t", 0, ONE), node.follow({KEY: 1}, 2, max_wait_ms=500)
+    node.replicate("t", leader=2)
+    assert only(produced).error_code == error_codes.NOT_LEADER_OR_FOLLOWER
+    answer = only(fetched)
+    assert answer.error_code == error_codes.NOT_LEADER_OR_FOLLOWER and answer.current_leader.leader_id == 2
+    assert only(node.follow({KEY: 1}, 2)).error_code == error_codes.NOT_LEADER_OR_FOLLOWER
+
+
+def test_errors_come_in_kafkas_order(node: Node) -> None:
+    """The epoch, then the leader, then the replica, then the broker epoch and the offset."""
+    node.produce("t", 0, ONE, acks=1)
+    epoch = node.partition.leader_epoch
+    node.partition.leader_epoch = epoch + 2
+    node.produce("t", 0, ONE, acks=1)
+    epoch = node.partition.leader_epoch
+
+    def code_for(broker_id: int, offset: int, **options: int) -> int:
+        return int(only(node.follow({KEY: offset}, broker_id, **options)).error_code)
+
+    assert code_for(4, 9, current_leader_epoch=epoch - 1) == error_codes.FENCED_LEADER_EPOCH
+    assert code_for(4, 9, current_leader_epoch=epoch + 1) == error_codes.UNKNOWN_LEADER_EPOCH
+    assert code_for(4, 9, current_leader_epoch=epoch) == error_codes.UNKNOWN_LEADER_EPOCH
+    assert code_for(4, 9) == error_codes.NOT_LEADER_OR_FOLLOWER
+    assert code_for(2, 9, replica_epoch=19) == error_codes.OFFSET_OUT_OF_RANGE
+    assert code_for(2, 1, replica_epoch=19) == error_codes.NOT_LEADER_OR_FOLLOWER
+    assert code_for(2, 2, last_fetched_epoch=epoch + 1) == error_codes.OFFSET_OUT_OF_RANGE
+    diverging = only(node.follow({KEY: 2}, 2, last_fetched_epoch=epoch - 1, max_wait_ms=500)).diverging_epoch
+    assert (diverging.epoch, diverging.end_offset) == (epoch - 2, 1)
+    assert node.partition.followers[2].log_end_offset == -1, "none of them says where the follower is"
+    assert code_for(2, 2, current_leader_epoch=epoch, last_fetched_epoch=epoch) == 0
+    assert node.partition.followers[2].log_end_offset == 2
+
+
+def test_offsets_below_the_log_start_are_out_of_range_even_if_the_logs_diverge(node: Node) -> None:
+    for epoch in (0, 1):
+        node.partition.leader_epoch = epoch
+        node.produce("t", 0, ONE, acks=1)
+    node.log.update_high_watermark(2)
+    node.log.maybe_increment_log_start_offset(2)
+    assert only(node.follow({KEY: 1}, 2, last_fetched_epoch=0)).error_code == error_codes.OFFSET_OUT_OF_RANGE
+
+
+def test_a_follower_that_lags_is_looked_for_each_half_of_the_lag_time(node: Node) -> None:
+    node.produce("t", 0, ONE, acks=1)
+    node.replicated(1, 3)
+    node.advance(LAG_MS)
+    node.replicated(1, 3)
+    node.advance(LAG_MS // 2 + 10)
+    assert [[member for member, _ in change.isr] for change in node.changes] == [[1, 3]]
+
+
+def test_a_broker_without_followers_looks_for_none(tmp_path: Path) -> None:
+    node = WholeNode(tmp_path / "data", "node.id=1")
+    node.create_topic("t")
+    scheduled: list[int] = []
+    node.broker.replica_manager._check_isr = scheduled.append  # type: ignore[method-assign]
+    node.advance(LAG_MS)
+    assert scheduled == []
+
+
+def test_consumers_read_from_followers_up_to_their_high_watermark(node: Node) -> None:
+    node.produce("t", 0, ONE, acks=1)
+    node.produce("t", 0, ONE, acks=1)
+    node.replicated(1)
+    node.replicate("t", leader=2)
+    answer = only(node.fetch({KEY: 0}))
+    assert (answer.error_code, answer.high_watermark, len(answer.records)) == (0, 1, len(ONE))
+    assert only(node.fetch({KEY: 0}, version=10)).error_code == error_codes.NOT_LEADER_OR_FOLLOWER
