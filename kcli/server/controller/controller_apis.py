@@ -123,7 +123,7 @@ class ControllerApis:
         elif key == DESCRIBE_QUORUM:
             from kcli.server.raft.describe_quorum import describe_quorum
 
-            answer(describe_quorum(request, self._raft, now_ms))
+            answer(describe_quorum(request, version, self._raft, now_ms))
         elif key == LIST_PARTITION_REASSIGNMENTS:
             from kcli.server.controller.partition_control_manager import list_partition_reassignments
 

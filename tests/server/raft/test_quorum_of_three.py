@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kcli.format.kafka_uuid import Uuid
+from kcli.format.kafka_uuid import ZERO_UUID, Uuid
 from kcli.format.metadata_files import QuorumStateData, encode_quorum_state
 from kcli.network.events import PeerAddress
 from kcli.network.peer_request import AnswerCallback, PeerFailure
@@ -499,7 +499,7 @@ def asked_topic() -> Message:
 
 
 def describe(quorum: Quorum, node: Node) -> Message:
-    response = describe_quorum(API_KEYS[55].request.new(topics=[asked_topic()]), node.raft, quorum.now_ms)
+    response = describe_quorum(API_KEYS[55].request.new(topics=[asked_topic()]), 2, node.raft, quorum.now_ms)
     partition: Message = response.topics[0].partitions[0]
     return partition
 
@@ -514,7 +514,15 @@ def test_only_the_leader_describes_the_quorum(quorum: Quorum) -> None:
     assert (partition.leader_id, partition.high_watermark) == (leader.node_id, leader.raft.next_offset)
     ends = {voter.replica_id: voter.log_end_offset for voter in partition.current_voters}
     assert ends == dict.fromkeys((1, 2, 3), leader.raft.next_offset)
+    for version in range(3):
+        response = describe_quorum(API_KEYS[55].request.new(topics=[asked_topic()]), version, leader.raft, quorum.now_ms)
+        data = bytearray()
+        API_KEYS[55].response.encode_into(data, response, version)
+        received, _ = API_KEYS[55].response.decode(memoryview(data), version)
+        voters = received.topics[0].partitions[0].current_voters
+        assert {voter.replica_directory_id == ZERO_UUID for voter in voters} == {version < 2}
+        assert bool(received.nodes) is (version >= 2)
     for node in quorum.nodes.values():
         if node is not leader:
-            response = describe_quorum(API_KEYS[55].request.new(topics=[asked_topic()]), node.raft, quorum.now_ms)
+            response = describe_quorum(API_KEYS[55].request.new(topics=[asked_topic()]), 2, node.raft, quorum.now_ms)
             assert response.error_code == error_codes.NOT_LEADER_OR_FOLLOWER
