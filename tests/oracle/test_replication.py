@@ -10,6 +10,7 @@ import pytest
 
 from kcli.client import Admin, NewTopic, Producer
 from kcli.client.admin.operation import value_of
+from kcli.client.errors import KafkaTimeoutError
 from tests.oracle.peer import Peer
 from tests.server.live import wait_for
 from tests.server.quorum_processes import Controller, Quorum, faults, free_ports, kcli_command
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.oracle
 KAFKA_BROKER, KCLI_BROKER = 2, 3
 CODECS = ("none", "gzip", "lz4")
 EARLY_FENCES = "broker.session.timeout.ms=3000"
+QUICK_SHRINKS = "replica.lag.time.max.ms=2000"
 
 
 def in_sync(admin: Admin, topic: str) -> set[frozenset[int]]:
@@ -86,3 +88,59 @@ def test_a_broker_of_kcli_follows_a_leader_of_kafka(each_kafka: Peer, tmp_path: 
 def have_equal_ends(nodes: list[Controller], topic: str, partitions: int) -> bool:
     """Return whether the logs of the replicas are equally long."""
     return all(len({len(log_of(node, topic, one)) for node in nodes}) == 1 for one in range(partitions))
+
+
+@pytest.mark.slow
+def test_a_broker_of_kafka_follows_a_leader_of_kcli(each_kafka: Peer, tmp_path: Path) -> None:
+    """It leaves the ISR when it is killed, comes back, and leads when the leader is killed: nothing acknowledged is lost."""
+    ports, broker_ports = free_ports(1), free_ports(2)
+    kafka = [str(each_kafka.script), "java", "kafka.Kafka"]
+    controller = Controller(tmp_path, 1, ports, kcli_command(), EARLY_FENCES)
+    follower = Controller(tmp_path, KAFKA_BROKER, ports, kafka, *BROKER, broker_port=broker_ports[0])
+    leader = Controller(tmp_path, KCLI_BROKER, ports, kcli_command(), *BROKER, QUICK_SHRINKS, broker_port=broker_ports[1])
+    nodes = [controller, leader, follower]
+    both = {frozenset((KAFKA_BROKER, KCLI_BROKER))}
+    topics = {codec: {"min.insync.replicas": "2", "compression.type": "producer"} for codec in CODECS}
+    topics["alone"] = {"min.insync.replicas": "1"}
+    with Quorum([node.format_by_kcli() for node in nodes]):
+        wait_for(lambda: "is ready" in leader.log())
+        settings: dict[str, str | int] = {"bootstrap.servers": f"{leader.bootstrap},{follower.bootstrap}"}
+        with Admin(settings) as admin:
+            wait_for(lambda: {node.node_id for node in admin.describe_cluster().nodes} == {KAFKA_BROKER, KCLI_BROKER})
+            placed = {0: [KCLI_BROKER, KAFKA_BROKER], 1: [KCLI_BROKER, KAFKA_BROKER]}
+            sent: dict[str, set[bytes]] = {}
+            for topic, configs in topics.items():
+                value_of(admin.create_topics([NewTopic(topic, assignments=placed, configs=configs)])[topic])
+                wait_for(lambda topic=topic: leaders_of(admin, topic) == dict.fromkeys(placed, KCLI_BROKER))
+                codec = "none" if topic == "alone" else topic
+                with Producer({**settings, "acks": "all", "compression.type": codec}) as producer:
+                    sent[topic] = send(producer, topic, placed, "first")
+                assert in_sync(admin, topic) == both
+                assert_equal_logs([leader, follower], topic, len(placed))
+            follower.end()
+            for topic in topics:
+                wait_for(lambda topic=topic: in_sync(admin, topic) == {frozenset((KCLI_BROKER,))})
+            with Producer({**settings, "acks": "all"}) as producer:
+                sent["alone"] |= send(producer, "alone", placed, "second")
+                errors: list[Exception | None] = []
+                for codec in CODECS:
+                    producer.send(codec, b"refused", partition=0, on_delivery=lambda _, error: errors.append(error))
+                with pytest.raises(KafkaTimeoutError):
+                    producer.flush(1)
+                assert errors == [], "they are fewer than min.insync.replicas"
+                follower.start()
+                wait_for(lambda: len(errors) == len(CODECS))
+            assert errors == [None] * len(CODECS), "they are acknowledged when the follower is back"
+            for topic in topics:
+                wait_for(lambda topic=topic: in_sync(admin, topic) == both)
+                sent[topic] |= {b"refused"} if topic in CODECS else set()
+                wait_for(partial(have_equal_ends, [leader, follower], topic, len(placed)))
+                assert_equal_logs([leader, follower], topic, len(placed))
+            leader.end()
+            for topic in topics:
+                wait_for(lambda topic=topic: leaders_of(admin, topic) == dict.fromkeys(placed, KAFKA_BROKER))
+            leader.start()  # below min.insync.replicas, the new leader's high watermark would not pass the last records
+            for topic in topics:
+                wait_for(lambda topic=topic: in_sync(admin, topic) == both)
+                assert read(follower.bootstrap, topic, len(sent[topic]), topic) == sent[topic]
+    assert faults([controller, leader]) == []
