@@ -165,7 +165,7 @@ class FetchHandler:
                 for key in fetch.grown(targets):
                     purgatory.check(key, now_ms)
 
-        context.run(fetch.read(is_first=True), decide, context.now_ms)
+        context.run(fetch.read(), decide, context.now_ms)
         return None
 
     def connection_closed(self, connection: Connection) -> None:
@@ -181,6 +181,7 @@ class _Fetch:
     __slots__ = (
         "_context",
         "_handler",
+        "_has_read",
         "_is_committed",
         "_make",
         "_max_bytes",
@@ -209,6 +210,7 @@ class _Fetch:
         self._max_files = handler.max_files
         self.min_bytes = min(request.min_bytes, self._max_bytes)
         self._make = context.api.response.classes["PartitionData"]
+        self._has_read = False
         self._refused: set[TopicKey] = set()
         self._replica_id, self._replica_epoch = request.replica_id, NO_EPOCH
         if context.version >= REPLICA_STATE_VERSION:
@@ -277,7 +279,7 @@ class _Fetch:
         """Return the hosted partition of a target."""
         return None if target.name is None else self._replica_manager.partition(target.name, target.partition.partition)
 
-    def read(self, *, is_first: bool = False) -> Iterator[None]:
+    def read(self) -> Iterator[None]:
         """Read all targets: make a PartitionData of each in `answers`, and decide whether that `is_enough` for an answer.
 
         The first read of a follower's fetch updates its state.
@@ -296,7 +298,7 @@ class _Fetch:
             max_bytes = target.partition.partition_max_bytes
             if max_bytes > left_bytes:
                 max_bytes = left_bytes
-            answer = self._read_one(target, max_bytes, read_bytes == 0, updates_follower=is_first)
+            answer = self._read_one(target, max_bytes, read_bytes == 0)
             answers.append(answer)
             size = len(answer.records)
             if size:
@@ -308,7 +310,7 @@ class _Fetch:
             elif answer.error_code or answer.diverging_epoch.epoch >= 0:
                 is_decided = True
             may_grow = True
-        self.answers = answers
+        self.answers, self._has_read = answers, True
         is_enough = is_decided or not may_grow or read_bytes >= self.min_bytes
         self.is_enough = is_enough or any(map(self._is_in_older_segment, self._plan.targets, answers))
 
@@ -352,7 +354,7 @@ class _Fetch:
             return log.log_end_offset
         return last_stable_offset if self._is_committed else high_watermark
 
-    def _read_one(self, target: FetchTarget, max_bytes: int, is_first: bool, *, updates_follower: bool = False) -> Message:
+    def _read_one(self, target: FetchTarget, max_bytes: int, is_first: bool) -> Message:
         wanted, name = target.partition, target.name
         if name is None:
             return self._failed(wanted, error_codes.UNKNOWN_TOPIC_ID)
@@ -370,7 +372,7 @@ class _Fetch:
                 diverging = self._diverging(log, wanted)
                 if diverging is not None:
                     return diverging
-            if follower is not None and updates_follower:
+            if follower is not None and not self._has_read:
                 log.check_readable(wanted.fetch_offset)
                 partition.follower_fetched(follower, wanted.fetch_offset, wanted.log_start_offset, self._replica_epoch)
                 is_at_end = wanted.fetch_offset == log.log_end_offset
