@@ -1,8 +1,9 @@
 """Apache Kafka judges a quorum of both kinds on bad days: voters of kcli and of Kafka are killed, paused, cut off and emptied.
 
-The quorum is dynamic (KIP-853); brokers of both kinds make topics, configurations and groups in it, and a controller of Kafka
-ACLs. Each kind leads when each event comes. At the end Kafka's tool says that all have caught up, the logs are equal
-byte by byte, Kafka's dump tool takes them, and all snapshots, which both kinds have made, have the image of the log.
+The quorum is dynamic (KIP-853), or static, and then no disk is emptied; brokers of both kinds make topics, configurations and
+groups in it, and a controller of Kafka ACLs. Each kind leads when each event comes. At the end Kafka's tool says that all have
+caught up, the logs are equal byte by byte, Kafka's dump tool takes them, and all snapshots, which both kinds have made, are the
+image of the log.
 
 The voters of the kind that has one are the more patient: the second to ask for pre-votes wins, since the first asks while the
 other still believes in the leader. So both kinds lead in turn.
@@ -95,8 +96,9 @@ class ControllerProxy(FrameProxy):
 class MixedQuorum(Quorum):
     """Three voters of these kinds, a broker of kcli, and one of Kafka if there is one voter of Kafka only."""
 
-    def __init__(self, peer: Peer, home: Path, kinds: tuple[str, ...]) -> None:
+    def __init__(self, peer: Peer, home: Path, kinds: tuple[str, ...], *, is_dynamic: bool = True) -> None:
         self.peer = peer
+        self.is_dynamic = is_dynamic
         self.kinds = dict(zip(VOTERS, kinds))
         self.cut: set[int] = set()
         real_ports = free_ports(len(VOTERS))
@@ -110,16 +112,16 @@ class MixedQuorum(Quorum):
             own = f"CONTROLLER://127.0.0.1:{real_ports[node_id - 1]}"
             settings = [SNAPSHOTS, f"listeners={own}", f"advertised.listeners=CONTROLLER://127.0.0.1:{ports[node_id - 1]}"]
             settings += [PATIENT] if kinds.count(kind) == 1 else []
-            settings += [AUTO_JOIN] if self.joins_by_itself(node_id) else []
+            settings += [AUTO_JOIN] if is_dynamic and self.joins_by_itself(node_id) else []
             settings += AUTHORIZER if kind == KAFKA else []
             nodes.append(self._node(home, node_id, kind, ports, *settings))
-            self.format(nodes[-1], "--initial-controllers", first_voters)
+            self.format(nodes[-1], *(["--initial-controllers", first_voters] if is_dynamic else []))
         brokers = {KCLI_BROKER: KCLI} | ({KAFKA_BROKER: KAFKA} if kinds.count(KAFKA) == 1 else {})
         for (node_id, kind), port in zip(brokers.items(), free_ports(len(brokers))):
             self.kinds[node_id] = kind
             hurried = [HURRIED] if kind == KAFKA else []
             nodes.append(self._node(home, node_id, kind, ports, *BROKER, SNAPSHOTS, *hurried, broker_port=port))
-            self.format(nodes[-1], "--no-initial-controllers")
+            self.format(nodes[-1], *(["--no-initial-controllers"] if is_dynamic else []))
         super().__init__(nodes)
         self.brokers = nodes[len(VOTERS) :]
         self.made = 0
@@ -128,7 +130,7 @@ class MixedQuorum(Quorum):
         self, home: Path, node_id: int, kind: str, ports: list[int], *settings: str, broker_port: int | None = None
     ) -> Controller:
         command = kcli_command() if kind == KCLI else [str(self.peer.script), "java", "kafka.Kafka"]
-        return Controller(home, node_id, ports, command, *settings, is_dynamic=True, broker_port=broker_port)
+        return Controller(home, node_id, ports, command, *settings, is_dynamic=self.is_dynamic, broker_port=broker_port)
 
     @staticmethod
     def joins_by_itself(node_id: int) -> bool:
@@ -282,12 +284,15 @@ def loaded(image: MetadataImage, batches: Iterable[MetadataBatch]) -> MetadataIm
 
 
 def content(image: MetadataImage) -> list[str]:
-    """The records and the voters of an image. The order of a node's features is that of a hash map in Kafka."""
+    """The records of an image, and its voters, which a static quorum has in the settings of its nodes.
+
+    The order of a node's features is that of a hash map in Kafka.
+    """
     records = list(image_records(image))
     for record in records:
         if record.STRUCT.name in ("RegisterBrokerRecord", "RegisterControllerRecord"):
             record.features.sort(key=lambda feature: feature.name)
-    voters = [str(voter) for _, voter in sorted(image.voters.items())]
+    voters = [str(voter) for _, voter in sorted(image.voters.items()) if image.kraft_version]
     return [*sorted(map(str, records)), *voters, str(image.kraft_version)]
 
 
@@ -349,6 +354,8 @@ def has_caught_up(cluster: MixedQuorum) -> bool:
     status, rows = cluster.tool("describe", "--status"), cluster.tool("describe", "--replication")
     found = re.findall(r"^(\d+)\s+(\S+)\s+\d+\s+(\d+)\s+-?\d+\s+-?\d+\s+(Leader|Follower|Observer)", rows, flags=re.M)
     present = {(str(node_id), cluster.directory_id(node)) for node_id, node in cluster.controllers.items()}
+    if not cluster.is_dynamic:  # whose voters have no directory ids
+        found = [(row[0], dict(present)[row[0]], *row[2:]) for row in found]
     lags = {(node_id, directory_id): lag for node_id, directory_id, lag, _ in found if (node_id, directory_id) in present}
     voters = [(node_id, directory_id) for node_id, directory_id, _, role in found if role != "Observer"]
     return (
@@ -397,6 +404,15 @@ def bad_days(cluster: MixedQuorum, events: list[Event], emptied: Iterable[int]) 
 def test_voters_of_both_kinds_on_bad_days(each_kafka: Peer, tmp_path: Path, kinds: tuple[str, ...]) -> None:
     """A leader of each kind is killed, paused and cut off, and each voter loses its disk."""
     bad_days(MixedQuorum(each_kafka, tmp_path, kinds), [killed, paused, cut_off], VOTERS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kinds", [(KCLI, KCLI, KAFKA), (KCLI, KAFKA, KAFKA)], ids=["two of kcli", "two of kafka"])
+def test_static_voters_of_both_kinds_on_bad_days(kafka_peer: Peer, tmp_path: Path, kinds: tuple[str, ...]) -> None:
+    """With controller.quorum.voters and kraft.version 0, as clusters of before KIP-853 have it."""
+    cluster = MixedQuorum(kafka_peer, tmp_path, kinds, is_dynamic=False)
+    bad_days(cluster, [killed, paused, cut_off], ())
+    assert {node.election.version for node in cluster.controllers.values()} == {0}
 
 
 @pytest.mark.ci
