@@ -8,7 +8,7 @@
                         again, some of them with an empty disk; at the end all are voters
     faults of a machine as of one node (kcli.simulator.chaos): deaths, power losses, clean stops, clocks, disks; and pauses
     faults of the ways  two machines that cannot reach each other, in both directions or one; one that is cut off from all;
-                        slow ways
+                        slow ways; requests between nodes that come twice
     a healed world      at the end: each node is up, one leader, and all have the same metadata
 
     check                     when               what must hold
@@ -107,6 +107,7 @@ MAX_ADDITION_MS = 12_000
 # Machines lose power, and what coordinators have answered must be there.
 FLUSH_EACH: dict[str, object] = {"log.flush.interval.messages": 1}
 READ_BYTES = 1 << 20
+REPEATED_SHARES = (0.0, 0.01, 0.1)  # of the requests between nodes
 
 
 class Layout(NamedTuple):
@@ -483,7 +484,9 @@ class ClusterSimulation:
 
         addresses = {CONTROLLER: PeerAddress(host_of(node_id), CONTROLLER_PORT)}
         rng = self._rng(f"machine {node_id}")
-        return Machine(self.virtual_time, self.network, disk, rng, self.trace, make, wall_clock, node_id, addresses)
+        machine = Machine(self.virtual_time, self.network, disk, rng, self.trace, make, wall_clock, node_id, addresses)
+        machine.repeated_share = self._rng("repeated").choice(REPEATED_SHARES)
+        return machine
 
     def _format(self) -> None:
         """Format the disks for one cluster, as `kcli format` does."""
@@ -696,6 +699,7 @@ class ClusterSimulation:
         for machine in self.machines.values():
             machine.die_never()
             machine.resume()
+            machine.repeated_share = 0.0
         for chaos in self.chaos.values():
             chaos.calm()
         machines = self.machines.values()

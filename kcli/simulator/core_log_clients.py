@@ -223,7 +223,7 @@ class CoreLogConsumer:
         self._begin()
         self._is_after_loss, self._power_losses = False, self._world.power_losses
         self._assign(topic)
-        ends = {one.index: one.acknowledged_end for one in topic.partitions}
+        ends = {one.index: one.readable_end for one in topic.partitions}
         reached: dict[int, int] = dict.fromkeys(ends, 0)
         while any(reached[index] < end for index, end in ends.items()):
             for record in (yield from self._poll(POLL_MS)):

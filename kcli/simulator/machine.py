@@ -6,7 +6,7 @@
     SendFile         the same; regions are read from the simulated disk
     NoResponse       accepts the next request of the connection
     SendRequest      to the node itself: loops it back as a RequestReceived on an internal connection, a little later; to
-                     another machine: kcli.simulator.peer_links
+                     another machine: kcli.simulator.peer_links; a share of these comes once more, much later
     ClosePeer        closes the link to another machine
     Flush            flushes the paths on the simulated disk, one by one, after a delay; then Flushed
     Compute          computes at once; Computed comes a little later
@@ -28,6 +28,7 @@ from typing import Protocol
 
 from kcli.log.wall_time import WallTime
 from kcli.network.events import ClosePeer, Peer, PeerAddress, SendRequest
+from kcli.protocol.apis import ENVELOPE
 from kcli.server.events import (
     CloseConnection,
     Compute,
@@ -49,7 +50,7 @@ from kcli.server.events import (
 from kcli.server.loopback import answer_event, request_event
 from kcli.simulator.disk import SimulatedDisk
 from kcli.simulator.faults import SimulatedCrash
-from kcli.simulator.network import End, FrameReader, Link, Network
+from kcli.simulator.network import SIZE_BYTES, End, FrameReader, Link, Network
 from kcli.simulator.peer_links import PeerLinks
 from kcli.simulator.trace import Trace, frame_text
 from kcli.simulator.virtual_time import Action, VirtualTime, WallClock
@@ -61,6 +62,9 @@ FLUSH_MS = 30
 SLOW_FLUSH_MS = 3000
 SLOW_SHARE = 0.03
 COMPUTE_MS = 50
+REPEATED_AFTER_MS = 2000
+# A change that a client wants and a broker forwards: a late copy would undo a later change, with Kafka's controllers, too.
+NEVER_REPEATED = frozenset((ENVELOPE,))
 
 
 class NodeProcess(Protocol):
@@ -148,6 +152,7 @@ class Machine:
         self.held_bytes = 0  # the memory of requests, as the node reports it
         self.is_halted = False  # the last process has exited by itself
         self.steps = 0  # of all processes so far; if it is the same, nothing has changed
+        self.repeated_share = 0.0  # of the requests to other machines, which come twice
         self.may_end = False  # the disk fails, so that the process may exit or raise an exception
         self._virtual_time = virtual_time
         self._network = network
@@ -164,6 +169,7 @@ class Machine:
         self._paused: deque[Callable[[], None]] | None = None  # what happens after the pause of the process
         self._is_deadline_paused = False
         self._peers = PeerLinks(network, machine_id, self._in_this_life, self.handle)
+        self._echoes = PeerLinks(network, machine_id, self._in_this_life, lambda event: None)
         for address in (addresses or {}).values():
             network.add_host(self, address)
 
@@ -299,6 +305,7 @@ class Machine:
             # A machine without power does not close its connections.
             end.link.cut(*((0,) if self._rng.random() < self._network.conditions.silence_share else ()))
         self._peers.forget()
+        self._echoes.forget()
 
     # ------------------------------------------------------------------------------------------------------ connections
 
@@ -445,9 +452,18 @@ class Machine:
     def _send_request(self, effect: SendRequest) -> None:
         if effect.peer.address is not None:
             self._peers.send(effect)
+            if self.repeated_share and self._rng.random() < self.repeated_share:
+                self._repeat(effect)
             return
         event = request_event(effect, self._connection_id())
         self._in_this_life(self._network.delay_ms(), lambda: self._handle_request(event))
+
+    def _repeat(self, effect: SendRequest) -> None:
+        """Send a request to another machine once more, on a connection of its own; its answer is lost."""
+        if int.from_bytes(effect.frame[SIZE_BYTES : SIZE_BYTES + 2], "big") in NEVER_REPEATED:
+            return
+        copied = effect._replace(frame=bytes(effect.frame))
+        self._in_this_life(self._rng.randrange(REPEATED_AFTER_MS), lambda: self._echoes.send(copied))
 
     # ---------------------------------------------------------------------------------------------------- disk and clock
 
