@@ -3,7 +3,8 @@
     machines            controllers of a quorum, brokers, or both in one process; static or dynamic voters. In half of the
                         seeds a broker, or a controller of a dynamic quorum, is added while the others run
     clients             an administrator, producers and consumers of kcli.client, with the checks of the one-node workload; or
-                        groups and transactional producers (kcli.simulator.coordination.cluster_groups), and no disk that fails
+                        groups, share groups and transactional producers (kcli.simulator.coordination.cluster_groups), and no
+                        disk that fails
     an operator         upgrades metadata.version; in a dynamic quorum it removes controllers from the voters and adds them
                         again, some of them with an empty disk; at the end all are voters
     faults of a machine as of one node (kcli.simulator.chaos): deaths, power losses, clean stops, clocks, disks; and pauses
@@ -58,7 +59,7 @@ from kcli.network.events import PeerAddress
 from kcli.protocol.apis import API_KEYS
 from kcli.server.controller.controller_server import ControllerServer
 from kcli.server.controller.formatting import FormatPlan, format_directories
-from kcli.server.features import DEFAULT_METADATA_VERSION, METADATA_VERSION, initial_features
+from kcli.server.features import DEFAULT_METADATA_VERSION, METADATA_VERSION, SHARE_VERSION, initial_features
 from kcli.server.node import Node
 from kcli.server.raft.kafka_raft_client import KafkaRaftClient
 from kcli.server.raft.messages import ReplicaKey, SnapshotId
@@ -67,7 +68,7 @@ from kcli.simulator.chaos import FAULTY_SHARE, Chaos
 from kcli.simulator.checkers import DiskChecker
 from kcli.simulator.client import Task
 from kcli.simulator.coordination.cluster_groups import ClusterGroups
-from kcli.simulator.coordination.node_settings import group_settings
+from kcli.simulator.coordination.node_settings import group_settings, share_settings, share_terms_of
 from kcli.simulator.core_log_clients import CoreLogAdmin, CoreLogConsumer, CoreLogProducer
 from kcli.simulator.disk import SimulatedDisk
 from kcli.simulator.machine import Machine, NodeProcess
@@ -417,7 +418,8 @@ class ClusterSimulation:
         self.newcomer = self._choose_newcomer(self._rng("newcomer"))
         has_groups = rng.random() < GROUPS_SHARE
         self.steps = steps * 2 if has_groups else steps
-        self._group_settings = group_settings(self._rng("groups")) | FLUSH_EACH if has_groups else {}
+        shares = share_settings(self._rng("shares"))
+        self._group_settings = group_settings(self._rng("groups")) | shares | FLUSH_EACH if has_groups else {}
         self.virtual_time = VirtualTime(self._rng("time"), START_MS)
         self.trace = Trace(lambda: self.virtual_time.now_ms, write)
         self.network = Network(self.virtual_time, self._rng("network"), self._network_conditions())
@@ -440,7 +442,7 @@ class ClusterSimulation:
         voters = self._voters if self.is_dynamic and len(self.layout.controllers) > 2 else {}
         replaceable = [one for one in self.layout.controllers if one not in self.layout.brokers]
         self.operator = ClusterOperator(self.world, self._rng("operator"), voters, replaceable, self._replace_disk)
-        self.groups = ClusterGroups(self.world, self._rng) if has_groups else None
+        self.groups = ClusterGroups(self.world, self._rng, self._share_life, share_terms_of(shares)) if has_groups else None
         if has_groups:  # coordinators and clients write at once; the leader epochs are written to their file after that
             for checker in self.checkers.values():
                 checker.allowed_at_start = ("leader-epoch-mismatch",)
@@ -494,7 +496,8 @@ class ClusterSimulation:
         cluster_id = str(random_uuid(rng.randbytes))
         self._voters = {one: random_uuid(rng.randbytes) for one in self.layout.controllers if one != self.newcomer}
         voters = [Voter(*one, {CONTROLLER: (host_of(one[0]), CONTROLLER_PORT)}) for one in self._voters.items()]
-        features = initial_features({METADATA_VERSION: rng.choice(FIRST_LEVELS)}, None, is_dynamic_quorum=self.is_dynamic)
+        levels = {METADATA_VERSION: rng.choice(FIRST_LEVELS)} | ({SHARE_VERSION: 1} if self._group_settings else {})
+        features = initial_features(levels, None, is_dynamic_quorum=self.is_dynamic)
         self._plans: dict[int, FormatPlan] = {}
         for node_id in self.layout.nodes:
             directories = tuple(self._makers[node_id].directories)
@@ -526,6 +529,13 @@ class ClusterSimulation:
             machine.die_now()
         machine.disk.replace()
         return self._format_one(self._plans[node_id]._replace(voters=None), self._new_disks)
+
+    def _share_life(self) -> int:
+        """Return a number that changes with each start of a node, and with each leader that a broker learns of."""
+        brokers = (one.node.broker for one in self.machines.values() if isinstance(one.node, Node))
+        topics = (topic for one in brokers if one is not None for topic in one.image.topics.values())
+        epochs = sum(partition.leader_epoch for topic in topics for partition in topic.partitions.values())
+        return self.world.start_count * 1_000_000 + epochs
 
     def _checker(self, node_id: int) -> DiskChecker:
         machine, directories = self.machines[node_id], self._makers[node_id].directories

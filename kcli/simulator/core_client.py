@@ -64,11 +64,12 @@ class ClientListener:
 
 
 class WireRequest:
-    """A request that a core has sent; `on_end` is called once with the answer, with None if it was lost."""
+    """A request that a core has sent to `address`; `on_end` is called once with the answer, with None if it was lost."""
 
-    __slots__ = ("api_key", "frame", "is_repeated", "on_end", "sent_ms", "version")
+    __slots__ = ("address", "api_key", "frame", "is_repeated", "on_end", "sent_ms", "version")
 
-    def __init__(self, frame: bytes, sent_ms: int) -> None:
+    def __init__(self, frame: bytes, sent_ms: int, address: PeerAddress | None) -> None:
+        self.address = address
         self.frame = frame
         self.sent_ms = sent_ms
         self.api_key = int.from_bytes(frame[:2], "big")
@@ -261,7 +262,7 @@ class CoreClient:
     # ---------------------------------------------------------------------------------------------------------- requests
 
     def _send(self, effect: SendRequest) -> None:
-        request = WireRequest(bytes(effect.frame[SIZE_BYTES:]), self.now_ms)
+        request = WireRequest(bytes(effect.frame[SIZE_BYTES:]), self.now_ms, effect.peer.address)
         key = request.api_key
         self.sent_counts[key] += 1
         if effect.has_answer:

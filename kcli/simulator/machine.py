@@ -28,7 +28,7 @@ from typing import Protocol
 
 from kcli.log.wall_time import WallTime
 from kcli.network.events import ClosePeer, Peer, PeerAddress, SendRequest
-from kcli.protocol.apis import ENVELOPE
+from kcli.protocol.apis import ENVELOPE, WRITE_SHARE_GROUP_STATE
 from kcli.server.events import (
     CloseConnection,
     Compute,
@@ -63,8 +63,9 @@ SLOW_FLUSH_MS = 3000
 SLOW_SHARE = 0.03
 COMPUTE_MS = 50
 REPEATED_AFTER_MS = 2000
-# A change that a client wants and a broker forwards: a late copy would undo a later change, with Kafka's controllers, too.
-NEVER_REPEATED = frozenset((ENVELOPE,))
+# A late copy would undo a later change, with Kafka's nodes, too: of what a client wants and a broker forwards, of a share
+# partition's state.
+NEVER_REPEATED = frozenset((ENVELOPE, WRITE_SHARE_GROUP_STATE))
 
 
 class NodeProcess(Protocol):
@@ -153,6 +154,7 @@ class Machine:
         self.is_halted = False  # the last process has exited by itself
         self.steps = 0  # of all processes so far; if it is the same, nothing has changed
         self.repeated_share = 0.0  # of the requests to other machines, which come twice
+        self.repeated_count = 0
         self.may_end = False  # the disk fails, so that the process may exit or raise an exception
         self._virtual_time = virtual_time
         self._network = network
@@ -462,6 +464,7 @@ class Machine:
         """Send a request to another machine once more, on a connection of its own; its answer is lost."""
         if int.from_bytes(effect.frame[SIZE_BYTES : SIZE_BYTES + 2], "big") in NEVER_REPEATED:
             return
+        self.repeated_count += 1
         copied = effect._replace(frame=bytes(effect.frame))
         self._in_this_life(self._rng.randrange(REPEATED_AFTER_MS), lambda: self._echoes.send(copied))
 

@@ -78,8 +78,8 @@ def test_a_vote_given_twice_is_reported() -> None:
 
 @pytest.mark.ci
 def test_a_few_seeds() -> None:
-    """With every layout, groups, and nodes that are added; leaders and voters changed, snapshots came to running nodes, records
-    were acknowledged and read."""
+    """With every layout, groups, share groups, and nodes that are added; leaders and voters changed, snapshots came to running
+    nodes, requests between nodes came twice, records were acknowledged and read."""
     runs = [ClusterSimulation(seed) for seed in range(12)]
     assert failures(runs) == []
     assert {run.layout for run in runs} == {*LAYOUTS}
@@ -90,6 +90,8 @@ def test_a_few_seeds() -> None:
     assert sum(producer.acknowledged_batches for run in runs for producer in run.producers) > 1000
     assert sum(run.groups.acknowledged for run in runs if run.groups is not None) > 100
     assert sum(run.groups.read for run in runs if run.groups is not None) > 100
+    assert sum(run.groups.read_by_shares for run in runs if run.groups is not None) > 50
+    assert sum(machine.repeated_count for run in runs for machine in run.machines.values()) > 100
     assert sum(run.operator.changes for run in runs) > 0
     assert sum(run.checks.snapshots for run in runs) > 0
     assert sum(chaos.deaths for run in runs for chaos in run.chaos.values()) > 10

@@ -7,6 +7,8 @@
     members of a classic and of a consumer group    read `input` with read_committed and commit
     members of a group that transforms              read `input`, write `output` in transactions
     a member of a group                             reads `output` with read_committed
+    members of share groups, in two thirds of the   read `input`, and perhaps `output`
+      seeds
 
 All are cores of kcli's own client. The brokers flush each append before they answer it, since machines lose power.
 kcli.simulator.cluster gives the phases: clients work while faults are injected; in the healed world open transactions end,
@@ -20,8 +22,15 @@ from functools import partial
 from random import Random
 from typing import TypeVar
 
+from kcli.client.admin.configs import (
+    AlterConfigOp,
+    AlterOperation,
+    ConfigResource,
+    ResourceType,
+    incremental_alter_configs,
+)
 from kcli.client.admin.driver import AdminCore
-from kcli.client.admin.group_offsets import list_consumer_group_offsets
+from kcli.client.admin.group_offsets import SharePartitionOffset, list_consumer_group_offsets, list_share_group_offsets
 from kcli.client.admin.operation import Operation
 from kcli.client.admin.partitions import IsolationLevel, OffsetSpec, list_offsets
 from kcli.client.admin.topics import NewTopic, TopicDescription, create_topics, describe_topics
@@ -36,10 +45,12 @@ from kcli.format.primitives import TopicPartition
 from kcli.simulator.client import Task
 from kcli.simulator.coordination.anomalies import find_anomaly
 from kcli.simulator.coordination.core_producer import CoreProducerSession
+from kcli.simulator.coordination.core_share_member import CoreShareMember
 from kcli.simulator.coordination.fetching import READ_COMMITTED
 from kcli.simulator.coordination.group_member import CommitWork
 from kcli.simulator.coordination.history import FinalRecord, FinalState
 from kcli.simulator.coordination.producer_session import Outcome
+from kcli.simulator.coordination.share_history import ShareTerms
 from kcli.simulator.coordination.stage import Stage, StageTopic
 from kcli.simulator.coordination.transactional_producer import TransactionalProducer, Transform
 from kcli.simulator.coordination.workload import (
@@ -64,10 +75,15 @@ _Ends = dict[TopicPartition, tuple[int, int]]  # the last stable offset and the 
 
 
 class ClusterGroups:
-    """The clients of one seed; `make_rng` returns the random numbers of a client."""
+    """The clients of one seed; `make_rng` returns the random numbers of a client, `life` is that of Stage.
 
-    def __init__(self, world: World, make_rng: Callable[[str], Random]) -> None:
-        self.stage = Stage(world, loses_power=True, is_core_only=True)
+    `share_terms` are the delivery count limit and the lock duration of share groups.
+    """
+
+    def __init__(
+        self, world: World, make_rng: Callable[[str], Random], life: Callable[[], int], share_terms: tuple[int, int]
+    ) -> None:
+        self.stage = Stage(world, loses_power=True, is_core_only=True, life=life)
         self.is_drained = False
         self._make_rng = make_rng
         self._world = world
@@ -85,6 +101,8 @@ class ClusterGroups:
             self._add_readers(group, kind, INPUT, rng.choice((1, 2)))
         self._add_transformers("maps", rng.choice((CLASSIC_KIND, CONSUMER_KIND)), rng.choice((1, 2)))
         self._add_readers("results", rng.choice((CLASSIC_KIND, CONSUMER_KIND)), OUTPUT, 1)
+        self._share_members: list[CoreShareMember] = []
+        self._add_share_groups(make_rng("share groups"), share_terms)
         config = ClientConfig(request_timeout_ms=2000, retry_backoff_ms=100, default_api_timeout_ms=6000)
         self._client = world.core_client("groups", rng, config)
         self._admin = AdminCore(self._client.network)
@@ -111,6 +129,14 @@ class ClusterGroups:
             work = Transform(self.stage, f"{name}.producer", self._make_rng(f"{name} work"), f"t-{name}", targets)
             self.members.append(made.make(name, self._make_rng(name), work))
 
+    def _add_share_groups(self, rng: Random, share_terms: tuple[int, int]) -> None:
+        for group, topic in (("shares-1", INPUT), ("shares-2", OUTPUT))[: rng.choice((0, 1, 2))]:
+            terms = self.stage.history.shares.terms[group] = ShareTerms(topic, *share_terms, is_committed_only=True)
+            for number in range(rng.choice((1, 2))):
+                name = f"{group}.{number}"
+                member = CoreShareMember(self.stage, group, name, self._make_rng(name), terms, may_end=number > 0)
+                self._share_members.append(member)
+
     @property
     def acknowledged(self) -> int:
         """How many records of the producers were acknowledged."""
@@ -119,7 +145,12 @@ class ClusterGroups:
     @property
     def read(self) -> int:
         """How many records the members have read."""
-        return sum(member.record_count for member in self.members)
+        return sum(member.record_count for member in (*self.members, *self._share_members))
+
+    @property
+    def read_by_shares(self) -> int:
+        """How many records the members of share groups have got."""
+        return sum(member.record_count for member in self._share_members)
 
     # ------------------------------------------------------------------------------------------------------------- phases
 
@@ -133,8 +164,21 @@ class ClusterGroups:
                 if isinstance(found, TopicDescription) and len(found.partitions) == self._counts[name]:
                     self.stage.topics[name] = StageTopic(name, bytes(found.topic_id), len(found.partitions))
             yield PAUSE_MS
-        for client in (*self._writers, *self.members):
+        for group in self.stage.history.shares.terms:
+            yield from self._configure(group)
+        for client in (*self._writers, *self.members, *self._share_members):
             self._world.run(client.run())
+
+    def _configure(self, group: str) -> Task[None]:
+        """Let a share group begin at the start of its partitions, with read_committed."""
+        resource = ConfigResource(ResourceType.GROUP, group)
+        values = {"share.auto.offset.reset": "earliest", "share.isolation.level": "read_committed"}
+        changes = {resource: [AlterConfigOp(name, AlterOperation.SET, value) for name, value in values.items()]}
+        while not self.stage.is_over:
+            altered = yield from self._ask(incremental_alter_configs(changes))
+            if altered is not None and altered[resource] is None:
+                return
+            yield PAUSE_MS
 
     def drain(self) -> Task[None]:
         """Wait until no transaction is open and all groups have committed the ends, or until that takes too long."""
@@ -144,7 +188,7 @@ class ClusterGroups:
             yield CHECK_MS
         if self._world.clocks().max_error_ms:  # the timeouts of transactions may have moved far away
             yield from self._end_transactions()
-        while stage.now_ms < begin_ms + MAX_DRAIN_MS and not (yield from self._is_done()):
+        while stage.now_ms < begin_ms + MAX_DRAIN_MS and not (yield from self._is_done(begin_ms)):
             yield CHECK_MS
         self.is_drained = stage.is_over = True
 
@@ -159,7 +203,8 @@ class ClusterGroups:
         }
         open_ids = yield from self._until_known(self._open_transactions)
         committed = yield from self._until_known(self._committed)
-        anomaly = find_anomaly(self.stage.history, FinalState(logs, ends, open_ids, committed, {}))
+        lags = yield from self._until_known(self._share_lags)
+        anomaly = find_anomaly(self.stage.history, FinalState(logs, ends, open_ids, committed, lags))
         if anomaly:
             raise SimulationFailure(anomaly)
         self._client.close()
@@ -205,10 +250,25 @@ class ClusterGroups:
             return None
         return [one.transactional_id for found in listed.by_broker.values() for one in found if one.state not in _IDLE_STATES]
 
-    def _is_done(self) -> Task[bool]:
-        ends, committed = (yield from self._ends()), (yield from self._committed())
-        if ends is None or committed is None or any(stable != end for stable, end in ends.values()):
+    def _share_lags(self) -> Task[dict[str, dict[TopicPartition, int]] | None]:
+        """Return the lags of all share groups, -1 in a partition that a group has not begun; None if they are not known."""
+        terms, lags = self.stage.history.shares.terms, dict[str, dict[TopicPartition, int]]()
+        partitions = {group: self.stage.topics[one.topic].partitions for group, one in terms.items()}
+        listed = yield from self._ask(list_share_group_offsets(partitions))
+        for group, found in (listed or {}).items():
+            if isinstance(found, ClientError) or any(isinstance(at, ClientError) for at in found.values()):
+                return None
+            lags[group] = {one: at.lag if isinstance(at, SharePartitionOffset) else -1 for one, at in found.items()}
+        return lags if len(lags) == len(terms) else None
+
+    def _is_done(self, begin_ms: int) -> Task[bool]:
+        ends, committed, lags = (yield from self._ends()), (yield from self._committed()), (yield from self._share_lags())
+        if ends is None or committed is None or lags is None or any(stable != end for stable, end in ends.values()):
             return False
+        for group, found in lags.items():
+            has_lag = any(lag and ends[partition][1] for partition, lag in found.items())
+            if has_lag and not self.stage.history.shares.is_quiet(group, begin_ms, self.stage.now_ms):
+                return False
         is_read = all(
             committed[group].get(partition, 0) >= end
             for group, topics in self.stage.history.readers_of.items()

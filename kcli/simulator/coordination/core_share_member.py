@@ -213,7 +213,7 @@ class CoreShareMember:
         """Record a request of a session. Raises SimulationFailure for an acknowledgement that the application has not made."""
         message, is_fetch = request.decode(), request.api_key == SHARE_FETCH
         if message.share_session_epoch == _FIRST_EPOCH:
-            holding.held = {}
+            holding.end_session(request.address)
         choices: dict[TopicPartition, list[Choice]] = {}
         for topic in message.topics:
             name = self._stage.topic_name(topic.topic_id)
@@ -258,11 +258,11 @@ class CoreShareMember:
         if is_fetch:
             holding.note_lost(sent_ms, count=(not is_executed) + request.is_repeated)
         is_stray = answer is None or request.is_repeated
-        holding.answered(said, sent_ms, is_executed=is_executed, is_stray=is_stray)
+        holding.answered(said, sent_ms, is_executed=is_executed, is_stray=is_stray, broker=request.address)
         if answer is None or answer.error_code:
             self._check(0 if answer is None else answer.error_code, "a request of a share session", RETRIABLE | SESSION_ERRORS)
             if answer is None or answer.error_code in SESSION_ERRORS:
-                holding.held = {}
+                holding.end_session(request.address)
             return
         codes: dict[TopicPartition, int] = {}
         parts = [
@@ -281,7 +281,7 @@ class CoreShareMember:
             self._accepted[place] = one.answered_ms is not None
         for where, part in parts:
             if is_fetch and not part.error_code:
-                holding.take(where, part, sent_ms, life)
+                holding.take(where, part, sent_ms, life, request.address)
 
     # ------------------------------------------------------------------------------------------------------------- faults
 

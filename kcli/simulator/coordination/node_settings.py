@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from random import Random
 
 from kcli.simulator.node_maker import NodeMaker
@@ -20,7 +21,7 @@ def make_coordination_node(seed: int) -> NodeMaker:
     """Return the nodes of a seed."""
     settings: dict[str, object] = {
         **group_settings(Random(f"{seed} coordination")),
-        **_share_settings(Random(f"{seed} share groups")),
+        **share_settings(_share_rng(seed)),
         **_streams_settings(Random(f"{seed} streams groups")),
     }
     if loses_power(seed):
@@ -53,7 +54,7 @@ def group_settings(rng: Random) -> dict[str, object]:
     }
 
 
-def _share_settings(rng: Random) -> dict[str, object]:
+def share_settings(rng: Random) -> dict[str, object]:
     """Return the settings of share groups and of the share coordinator; the locks are as short as Kafka allows."""
     return {
         "group.share.min.session.timeout.ms": 100,
@@ -89,9 +90,17 @@ def _streams_settings(rng: Random) -> dict[str, object]:
     }
 
 
+def _share_rng(seed: int) -> Random:
+    return Random(f"{seed} share groups")
+
+
 def share_terms(seed: int) -> tuple[int, int]:
     """Return the delivery count limit and the lock duration in ms of the share groups of a seed."""
-    settings = _share_settings(Random(f"{seed} share groups"))
+    return share_terms_of(share_settings(_share_rng(seed)))
+
+
+def share_terms_of(settings: Mapping[str, object]) -> tuple[int, int]:
+    """Return the delivery count limit and the lock duration in ms that settings have."""
     limit, lock_ms = settings["group.share.delivery.count.limit"], settings["group.share.record.lock.duration.ms"]
     assert isinstance(limit, int) and isinstance(lock_ms, int)
     return limit, lock_ms

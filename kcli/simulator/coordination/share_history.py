@@ -25,6 +25,7 @@ from kcli.format.primitives import TopicPartition
 
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 ERA_MARK = "@"  # no share group's name has it
+QUIET_MS = 5000  # more than a client waits for an answer
 FINAL = frozenset((GAP, ACCEPT, REJECT))  # the offset is not delivered again after these
 
 
@@ -52,7 +53,7 @@ class ShareEra(NamedTuple):
 class Delivery:
     """An offset that a member has acquired; `value` is None if the log has no record there.
 
-    `life` is the number of the broker's start, -1 if the broker may have been started again during the fetch.
+    `life` is that of the stage, -1 if it may have changed during the fetch.
     """
 
     __slots__ = (
@@ -175,6 +176,15 @@ class ShareHistory:
                 following = [one for one in found if one.sent_ms > held.answered_ms and one.life == held.life != -1]
                 if following:
                     yield death, held, min(following, key=lambda one: one.answered_ms)
+
+    def is_quiet(self, group: str, since_ms: int, now_ms: int) -> bool:
+        """Return whether the members of a group with read_committed, who only read since a time, get nothing any more.
+
+        The broker does not write that records of aborted transactions are archived, so such a group may keep a lag.
+        """
+        terms = self.terms[group]
+        last_ms = max((one.answered_ms for one in self.deliveries if group_of(one.group) == group), default=0)
+        return terms.is_committed_only and now_ms > max(last_ms, since_ms) + 2 * terms.lock_ms + QUIET_MS
 
     def begin_era(self, group: str, era: ShareEra) -> None:
         """Begin an era of partitions of a group."""

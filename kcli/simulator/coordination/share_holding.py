@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from kcli.format.primitives import TopicPartition
+from kcli.network.events import PeerAddress
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.simulator.coordination.fetching import batch_rows
@@ -36,7 +37,10 @@ Check = Callable[[int, str, frozenset[int]], None]
 
 
 class ShareHolding:
-    """The deliveries of one life of a member; `held` are those that it has not acknowledged."""
+    """The deliveries of one life of a member; `held` are those that it has not acknowledged.
+
+    A member has a share session with each broker; `broker` is its address, None for a raw member, which knows only one.
+    """
 
     def __init__(
         self,
@@ -50,6 +54,7 @@ class ShareHolding:
     ) -> None:
         self.held: Held = {}
         self.record_count = 0
+        self._brokers: dict[TopicPartition, PeerAddress | None] = {}  # that gave the records of a partition
         self._stage = stage
         self._group = group
         self._name = name
@@ -66,8 +71,8 @@ class ShareHolding:
 
     @property
     def life(self) -> int:
-        """The number of the broker's start."""
-        return self._stage.world.machine.start_count
+        """A number that changes when a leader may begin a share partition anew."""
+        return self._stage.life()
 
     def note_lost(self, sent_ms: int, *, count: int) -> None:
         """Note that a fetch may have acquired records of which no member knows; `count`: if it was executed so often."""
@@ -84,8 +89,15 @@ class ShareHolding:
 
     # ------------------------------------------------------------------------------------------------------- acquired
 
-    def take(self, partition: TopicPartition, part: Message, sent_ms: int, life: int) -> None:
+    def end_session(self, broker: PeerAddress | None) -> None:
+        """Forget what the member holds in the session with a broker."""
+        self.held = {one: held for one, held in self.held.items() if self._brokers[one] != broker}
+
+    def take(
+        self, partition: TopicPartition, part: Message, sent_ms: int, life: int, broker: PeerAddress | None = None
+    ) -> None:
         """Take the acquired records of a partition."""
+        self._brokers[partition] = broker
         stage, history = self._stage, self._stage.history
         values: dict[int, bytes] = {}
         data = bytes(part.records or b"")
@@ -131,15 +143,23 @@ class ShareHolding:
                 del self.held[one.delivery.partition][one.delivery.offset]
         return said
 
-    def answered(self, said: list[Acknowledgement], sent_ms: int, *, is_executed: bool, is_stray: bool) -> None:
+    def answered(
+        self,
+        said: list[Acknowledgement],
+        sent_ms: int,
+        *,
+        is_executed: bool,
+        is_stray: bool,
+        broker: PeerAddress | None = None,
+    ) -> None:
         """Take the end of a request: `is_executed` in its session, `is_stray` if it may be executed later or once more."""
         for one in said:
             one.is_stray = is_stray
             if is_stray:
                 self._stray.add((one.delivery.partition, one.delivery.offset))
         if is_executed:
-            for held in self.held.values():
-                for delivery in held.values():
+            for partition, held in self.held.items():
+                for delivery in held.values() if self._brokers[partition] == broker else ():
                     self._confirm(delivery, sent_ms)
             for one in said:
                 self._confirm(one.delivery, sent_ms)
@@ -150,7 +170,7 @@ class ShareHolding:
 
     def _confirm(self, delivery: Delivery, sent_ms: int) -> None:
         """Note that the session of a delivery was there when a request was executed that was sent at a time."""
-        if (delivery.partition, delivery.offset) not in self._stray:
+        if (delivery.partition, delivery.offset) not in self._stray and delivery.life == self.life:
             delivery.held_until_ms = max(delivery.held_until_ms, min(sent_ms, delivery.lock_end_ms))
 
     def settle(self, said: list[Acknowledgement], codes: Mapping[TopicPartition, int], life: int) -> None:

@@ -68,12 +68,17 @@ class Stage:
     """See the head of this module; `loses_power`: every write of the brokers is flushed before it is answered.
 
     `is_core_only`: all clients are cores of kcli's own client, which find the brokers of a cluster; raw ones know one only.
+    `life` returns a number that changes when a leader may begin a share partition anew: with each start of a broker, and in a
+    cluster with each change of a leader.
     """
 
-    def __init__(self, world: World, *, loses_power: bool, is_core_only: bool = False) -> None:
+    def __init__(
+        self, world: World, *, loses_power: bool, is_core_only: bool = False, life: Callable[[], int] | None = None
+    ) -> None:
         self.world = world
         self.loses_power = loses_power
         self.is_core_only = is_core_only
+        self.life = life or (lambda: world.start_count)
         self.history = History()
         self.topics: dict[str, StageTopic] = {}
         # The name of a topic that is being created again, and whose new id no client has seen yet.

@@ -66,7 +66,7 @@ from kcli.simulator.coordination.history import AGAIN, FinalRecord, FinalState, 
 from kcli.simulator.coordination.node_settings import loses_power, share_terms
 from kcli.simulator.coordination.offset_committer import OffsetCommitter, OffsetDeleter
 from kcli.simulator.coordination.producer_session import Outcome, ProducerSession
-from kcli.simulator.coordination.share_history import ShareTerms, group_of
+from kcli.simulator.coordination.share_history import ShareTerms
 from kcli.simulator.coordination.share_member import ShareMember
 from kcli.simulator.coordination.share_resetting import ShareGroupGate, ShareResetter, configure_share_group, share_starts
 from kcli.simulator.coordination.stage import GROUP_KEY, SHARE_KEY, TRANSACTION_KEY, Caller, Stage
@@ -143,7 +143,6 @@ MAX_DRAIN_MS = 100_000
 MAX_STANDSTILL_MS = 40_000
 CHECK_MS = 400
 MAX_OPEN_MS = 20_000  # more than the timeout of a transaction and the interval after which the coordinator looks for it
-QUIET_MS = 5000  # more than a client waits for an answer
 CORE_SHARE = 0.7  # of the members of share groups
 TRANSFORMER_COUNTS = (1, 2)  # members of a group that transforms
 SECOND_IDS = ("tp0", "tp1")  # the transactional ids of the second writer; the first one has tp0
@@ -434,21 +433,13 @@ class CoordinationSimulation(Simulation):
         done.append(True)
 
     def _are_shares_done(self, ends: Mapping[TopicPartition, int], begin_ms: int) -> Task[bool]:
-        """Return whether the share groups have finished all partitions; the members have only read since `begin_ms`.
-
-        The broker does not write that records of aborted transactions are archived, so a group with read_committed that was
-        begun again may have a lag at the end: it is done when it gets nothing any more.
-        """
-        shares, now_ms = self.stage.history.shares, self.stage.now_ms
+        """Return whether the share groups have finished all partitions; the members have only read since `begin_ms`."""
         lags = yield from self._share_lags()
-        for group, found in lags.items():
-            terms = shares.terms[group]
-            last_ms = max((one.answered_ms for one in shares.deliveries if group_of(one.group) == group), default=0)
-            last_ms = max(last_ms, begin_ms)
-            is_quiet = terms.is_committed_only and now_ms > last_ms + 2 * terms.lock_ms + QUIET_MS
-            if any(lag and ends[partition] for partition, lag in found.items()) and not is_quiet:
-                return False
-        return True
+        return all(
+            self.stage.history.shares.is_quiet(group, begin_ms, self.stage.now_ms)
+            for group, found in lags.items()
+            if any(lag and ends[partition] for partition, lag in found.items())
+        )
 
     def _share_lags(self) -> Task[dict[str, dict[TopicPartition, int]]]:
         """Return the lags of all share groups."""
