@@ -325,16 +325,18 @@ class _Fetch:
         return len(answer.records)
 
     def _bytes_since_end(self, target: FetchTarget) -> int | None:
-        """Return what was appended since a follower has read to the log end; None if a read is needed to know that."""
+        """Return what was appended since a reader has read to the log end; None if a read is needed to know that."""
         partition = self._partition(target)
-        if not self.is_follower or partition is None or target.waits_at is None or not partition.is_leader:
+        if partition is None or target.waits_at is None or not (partition.is_leader or self._may_read_any):
             return None
         log, wanted = partition.log, target.partition
         is_current = wanted.current_leader_epoch in (-1, partition.leader_epoch)
         if log is None or not is_current or self._is_another(partition, target):
             return None
         base_offset, position = target.waits_at
-        if log.active_base_offset != base_offset or wanted.fetch_offset < log.log_start_offset:
+        if log.active_base_offset != base_offset or not log.log_start_offset <= wanted.fetch_offset <= log.log_end_offset:
+            return None
+        if self._limit(log, log.high_watermark, log.last_stable_offset) != log.log_end_offset:
             return None
         return int(min(log.active_size_bytes - position, wanted.partition_max_bytes))
 
@@ -375,12 +377,14 @@ class _Fetch:
             if follower is not None and not self._has_read:
                 log.check_readable(wanted.fetch_offset)
                 partition.follower_fetched(follower, wanted.fetch_offset, wanted.log_start_offset, self._replica_epoch)
-                is_at_end = wanted.fetch_offset == log.log_end_offset
-                target.waits_at = (log.active_base_offset, log.active_size_bytes) if is_at_end else None
             high_watermark = log.high_watermark
             last_stable_offset = log.last_stable_offset
-            limit_offset = self._limit(log, high_watermark, last_stable_offset)
+            limit_offset = last_stable_offset if self._is_committed else high_watermark
+            if self._replica_id != _CONSUMER:
+                limit_offset = log.log_end_offset
             slice_ = log.read(wanted.fetch_offset, max_bytes, limit_offset=limit_offset, min_one_message=is_first)
+            is_at_end = wanted.fetch_offset == log.log_end_offset
+            target.waits_at = (log.active_base_offset, log.active_size_bytes) if is_at_end else None
             aborted = None
             if self._is_committed and not self.is_follower:
                 aborted = self._aborted(log, wanted.fetch_offset, slice_.end_offset) if slice_.size else []

@@ -61,7 +61,7 @@ class FetchTarget:
         self.partition = partition
         self.high_watermark = -1
         self.log_start_offset = -1
-        self.waits_at: tuple[int, int] | None = None  # active segment and its size, where a follower has read to the log end
+        self.waits_at: tuple[int, int] | None = None  # active segment and its size, if the log end was read
 
     def has_news(self, answer: Message) -> bool:
         """Return whether `answer` (a PartitionData) has news for the client; it is remembered as sent."""

@@ -67,6 +67,7 @@ class ReplicaManager:
         self.follower_fetch_purgatory = Purgatory(timer)
         self.delete_purgatory = Purgatory(timer)
         self.share_fetch_purgatory = Purgatory(timer)
+        self._committed_purgatories = self.produce_purgatory, self.fetch_purgatory, self.share_fetch_purgatory
         self.propose_isr: Callable[[Partition, IsrChange], None] = _nothing  # to the controller
         self.isr_expands = self.isr_shrinks = self.failed_isr_updates = 0
         self._leadership_watchers: list[Callable[[str, int], None]] = []
@@ -162,9 +163,9 @@ class ReplicaManager:
         watcher = self._high_watermark_watchers.get(partition.topic)
         if watcher is not None:
             watcher(partition)
-        self.produce_purgatory.check(key, now_ms)
-        self.fetch_purgatory.check(key, now_ms)
-        self.share_fetch_purgatory.check(key, now_ms)
+        for purgatory in self._committed_purgatories:
+            if purgatory.size:
+                purgatory.check(key, now_ms)
 
     def low_watermark_moved(self, partition: Partition) -> None:
         """Check the DeleteRecords requests that wait for the log start offsets of followers."""
