@@ -43,6 +43,7 @@ from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import BrokerParts, RequestContext
 from kcli.server.apis.fetch_session import FetchPlan, FetchSessionCache, FetchTarget, SessionError, TopicKey, rotate
+from kcli.server.apis.leader_hints import FENCED_OR_NOT_LEADER, name_leaders
 from kcli.server.config.server_config import ServerConfig
 from kcli.server.events import Connection, FileRegion
 from kcli.server.replication.partition import Partition, PartitionError
@@ -59,7 +60,6 @@ ANY_REPLICA_VERSION = 11
 _CONSUMER = -1  # the replica id of a consumer; those below it are programs that read up to the log end
 # From this version on the id of a follower is in replica_state, before in replica_id; a consumer's is -1.
 REPLICA_STATE_VERSION = 15
-_WRONG_LEADER = (error_codes.NOT_LEADER_OR_FOLLOWER, error_codes.FENCED_LEADER_EPOCH)
 # The errors of a partition that has no log on this broker.
 _NO_LOG = (
     error_codes.UNKNOWN_TOPIC_ID,
@@ -391,13 +391,7 @@ class _Fetch:
         except OffsetOutOfRangeError:
             return self._failed(wanted, error_codes.OFFSET_OUT_OF_RANGE)
         except PartitionError as error:
-            answer = self._failed(wanted, error.code)
-            if self._context.version < NAMES_LEADER_VERSION or error.code not in _WRONG_LEADER:
-                return answer
-            answer.current_leader = self._context.new(
-                "LeaderIdAndEpoch", leader_id=partition.leader_id, leader_epoch=partition.leader_epoch
-            )
-            return answer
+            return self._failed(wanted, error.code)
         except OSError as error:
             self._replica_manager.handle_log_dir_failure(partition, error)
             return self._failed(wanted, error_codes.KAFKA_STORAGE_ERROR)
@@ -476,7 +470,12 @@ class _Fetch:
                 target.has_news(answer)
             session_id = self._handler.sessions.begin(plan.targets, self._uses_ids, now_ms)
         self._count(answers)
-        context.respond(context.new("FetchResponse", session_id=session_id, responses=self._topics(answered)))
+        response = context.new("FetchResponse", session_id=session_id, responses=self._topics(answered))
+        if context.version >= NAMES_LEADER_VERSION:
+            parts = ((target.name, target.partition.partition, answer) for target, answer in answered if answer.error_code)
+            endpoints = name_leaders(context, parts, FENCED_OR_NOT_LEADER)
+            response.node_endpoints = [] if self.is_follower else endpoints  # followers know all brokers
+        context.respond(response)
 
     def _topics(self, answered: list[tuple[FetchTarget, Message]]) -> list[Message]:
         """Return the answers by topic; a topic is repeated if other topics come between its partitions."""

@@ -25,7 +25,8 @@ a known one                        it, and the offset after its last record (of 
 one without records                the next lower one with records, and where that ended
 an unknown one, -1                 epoch -1, offset -1
 
-A follower (`replica_id` of 0 or more) needs CLUSTER_ACTION, or else what a client needs, DESCRIBE on the topic.
+A follower (`replica_id` of 0 or more) needs CLUSTER_ACTION, or else what a client needs, DESCRIBE on the topic. To ListOffsets
+of a follower the latest offset is the log end.
 
 offset of DeleteRecords            answered with
 ---------------------------------  -------------------------------------------------------------------------------
@@ -36,7 +37,8 @@ of an internal topic               INVALID_TOPIC_EXCEPTION
 of a topic that is only compacted  POLICY_VIOLATION: the cleaner needs the records below
 
 Readers no longer see the deleted records; retention removes the files. The low watermark is the lowest log start offset of all
-replicas: with one replica, which is this one, there are no others to wait for.
+replicas on brokers that are not fenced. The answer waits until it has reached the offset, for timeout_ms at most
+(REQUEST_TIMED_OUT), as long as this broker leads (NOT_LEADER_OR_FOLLOWER).
 """
 
 from __future__ import annotations
@@ -53,6 +55,7 @@ from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import PARTITION_US, RequestContext
 from kcli.server.replication.partition import Partition, PartitionError
+from kcli.server.replication.purgatory import DelayedOperation
 from kcli.server.scheduler import SliceBudget
 from kcli.state.topic_names import INTERNAL_TOPICS
 
@@ -208,6 +211,8 @@ class _ListOffsets:
         return partition
 
     def _limit(self, log: UnifiedLog) -> int:
+        if self._request.replica_id != _NO_REPLICA:
+            return log.log_end_offset
         return log.last_stable_offset if self._request.isolation_level == _READ_COMMITTED else log.high_watermark
 
     def _found(self, search: _Search, partition: Partition, found: tuple[int, int, int] | None) -> None:
@@ -281,14 +286,60 @@ def _answer_epoch(context: RequestContext, topic: str, wanted: Message, answer: 
     answer.leader_epoch, answer.end_offset = log.leader_epochs.end_offset_for(wanted.leader_epoch, log.log_end_offset)
 
 
-def handle_delete_records(context: RequestContext, request: Message) -> Message | None:
-    """Answer a DeleteRecordsRequest, in slices if it names many partitions."""
+# A partition, the offset that its low watermark must reach, its part of the response.
+_Deleting = tuple[Partition, int, Message]
+
+
+class _DelayedDeleteRecords(DelayedOperation):
+    """A DeleteRecords that waits until all replicas have deleted the records."""
+
+    __slots__ = ("_context", "_response", "_waiting")
+
+    def __init__(self, context: RequestContext, response: Message, waiting: list[_Deleting]) -> None:
+        super().__init__()
+        self._context = context
+        self._response = response
+        self._waiting = waiting
+
+    def can_complete(self, now_ms: int) -> bool:
+        """Return whether all low watermarks have reached the offsets, or no longer can."""
+        self._waiting = [entry for entry in self._waiting if self._waits(*entry)]
+        return not self._waiting
+
+    @staticmethod
+    def _waits(partition: Partition, offset: int, answer: Message) -> bool:
+        try:
+            answer.low_watermark = partition.low_watermark(partition.leader_log())
+        except PartitionError as error:
+            answer.error_code, answer.low_watermark = error.code, _NO_LOW_WATERMARK
+            return False
+        return bool(answer.low_watermark < offset)
+
+    def on_complete(self, now_ms: int) -> None:
+        """Answer; the partitions that still wait have timed out."""
+        for _, _, answer in self._waiting:
+            answer.error_code = error_codes.REQUEST_TIMED_OUT
+        self._context.respond(self._response)
+
+    def failed(self, error: Exception) -> None:
+        """End the request after an exception."""
+        self._context.failed(error)
+
+
+def handle_delete_records(context: RequestContext, request: Message) -> None:
+    """Answer a DeleteRecordsRequest when all replicas have deleted the records; it is done in slices for many partitions."""
     response = context.new("DeleteRecordsResponse")
-    context.respond_after(_delete_all(context, request, response.topics), response)
-    return None
+    waiting: list[_Deleting] = []
+
+    def deleted(now_ms: int) -> None:
+        delayed = _DelayedDeleteRecords(context, response, waiting)
+        keys, deadline_ms = [partition.key for partition, _, _ in waiting], now_ms + max(0, request.timeout_ms)
+        context.broker.replica_manager.delete_purgatory.try_complete_else_watch(delayed, keys, deadline_ms, now_ms)
+
+    context.run(_delete_all(context, request, response.topics, waiting), deleted, context.now_ms)
 
 
-def _delete_all(context: RequestContext, request: Message, topics: list[Message]) -> Iterator[None]:
+def _delete_all(context: RequestContext, request: Message, topics: list[Message], waiting: list[_Deleting]) -> Iterator[None]:
     budget = SliceBudget()
     for topic in request.topics:
         code = _delete_refusal(context, topic.name)
@@ -302,7 +353,7 @@ def _delete_all(context: RequestContext, request: Message, topics: list[Message]
             if code:
                 answer.error_code = code
             else:
-                _delete_records(context, topic.name, offset, answer)
+                _delete_records(context, topic.name, offset, answer, waiting)
                 if budget.is_spent(_DELETE_US):
                     yield
 
@@ -317,7 +368,7 @@ def _delete_refusal(context: RequestContext, topic: str) -> int:
     return error_codes.NONE
 
 
-def _delete_records(context: RequestContext, topic: str, offset: int, answer: Message) -> None:
+def _delete_records(context: RequestContext, topic: str, offset: int, answer: Message, waiting: list[_Deleting]) -> None:
     partition = context.broker.replica_manager.partition(topic, answer.partition_index)
     if partition is None:
         answer.error_code = context.broker.replica_manager.missing_partition_code(topic, answer.partition_index)
@@ -332,7 +383,7 @@ def _delete_records(context: RequestContext, topic: str, offset: int, answer: Me
         if offset < 0:
             raise OffsetOutOfRangeError(f"{topic}-{answer.partition_index} has no offset {offset}")
         log.maybe_increment_log_start_offset(offset)
-        answer.low_watermark = log.log_start_offset
+        waiting.append((partition, offset, answer))
     except OffsetOutOfRangeError:
         answer.error_code = error_codes.OFFSET_OUT_OF_RANGE
     except PartitionError as error:

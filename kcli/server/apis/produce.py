@@ -21,12 +21,12 @@ Clients may not write to Kafka's own topics, except for its admin tools, which a
 The first batch of a transaction in a partition waits until the transaction is verified: see transactional_produce.
 
 Versions 3 to 12 name topics, 13 has their ids (KIP-516). zstd needs version 7, so such batches are refused in older ones.
-Errors of single records are returned from version 8 on (KIP-467).
+Errors of single records are returned from version 8 on (KIP-467), and the leader if it is another broker from version 10 on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from kcli.format.codec_streams import ZSTD
@@ -42,6 +42,7 @@ from kcli.network.timing_wheel import Timer
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import BrokerParts, RequestContext
+from kcli.server.apis.leader_hints import name_leaders
 from kcli.server.apis.transactional_produce import TransactionalProduce, is_transactional
 from kcli.server.config.topic_config import TopicConfigs
 from kcli.server.events import Effect, HoldMemory
@@ -53,6 +54,8 @@ from kcli.state.topic_names import INTERNAL_TOPICS
 # From this version on topics are named by their ids.
 TOPIC_IDS_VERSION = 13
 ZSTD_VERSION = 7
+# From this version on the answer to a wrong leader names the right one (KIP-951).
+NAMES_LEADER_VERSION = 10
 # The client id that may write to Kafka's own topics.
 ADMIN_CLIENT_ID = "__admin_client"
 # Errors of an append whose answer does not have the log start offset (Kafka: ReplicaManager.appendRecordsToLeader).
@@ -84,11 +87,14 @@ ToCheck = tuple[str, Uuid | None, int, memoryview, Message]
 class DelayedProduce(DelayedOperation):
     """A produce that waits until high watermarks have passed its records."""
 
-    __slots__ = ("_context", "_response", "_waiting")
+    __slots__ = ("_context", "_respond", "_response", "_waiting")
 
-    def __init__(self, context: RequestContext, response: Message, waiting: list[Waiting]) -> None:
+    def __init__(
+        self, context: RequestContext, respond: Callable[[Message], None], response: Message, waiting: list[Waiting]
+    ) -> None:
         super().__init__()
         self._context = context
+        self._respond = respond
         self._response = response
         self._waiting = waiting
 
@@ -111,7 +117,7 @@ class DelayedProduce(DelayedOperation):
         """Answer; the partitions that still wait have timed out."""
         for _, _, answer in self._waiting:
             answer.error_code = error_codes.REQUEST_TIMED_OUT
-        self._context.respond(self._response)
+        self._respond(self._response)
 
     def failed(self, error: Exception) -> None:
         """End the request after an exception."""
@@ -415,11 +421,21 @@ class _Produce:
         if self._acks == -1 and self._waiting:
             waiting = [entry for entry in self._waiting if not entry[2].error_code]
             if waiting:
-                delayed = DelayedProduce(context, response, waiting)
+                delayed = DelayedProduce(context, self._respond, response, waiting)
                 keys = [partition.key for partition, _, _ in waiting]
                 deadline_ms = now_ms + max(0, self._timeout_ms)
                 self._replica_manager.produce_purgatory.try_complete_else_watch(delayed, keys, deadline_ms, now_ms)
                 return
+        self._respond(response)
+
+    def _respond(self, response: Message) -> None:
+        """Answer, and name other leaders."""
+        context = self._context
+        failed = [(topic, part) for topic in response.responses for part in topic.partition_responses if part.error_code]
+        if failed and context.version >= NAMES_LEADER_VERSION:
+            topic_name, uses_ids = context.broker.metadata.topic_name, context.version >= TOPIC_IDS_VERSION
+            parts = ((topic_name(topic.topic_id) if uses_ids else topic.name, part.index, part) for topic, part in failed)
+            response.node_endpoints = name_leaders(context, parts)
         context.respond(response)
 
 

@@ -40,6 +40,7 @@ from collections.abc import Callable, Mapping, Sequence
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import RequestContext
+from kcli.server.apis.leader_hints import FENCED_OR_NOT_LEADER, name_leaders
 from kcli.server.features import SHARE_VERSION
 from kcli.server.replication.share.acknowledgement import GAP, REJECT, RENEW, AcknowledgementBatch, ShareError
 from kcli.server.replication.share.acquisition import RECORD_LIMIT
@@ -56,7 +57,6 @@ from kcli.server.replication.share.share_session import (
 RENEW_VERSION = 2
 _LONGEST_MEMBER_ID = 36
 _MAX_BYTES_KEY = "fetch.max.bytes"
-_WRONG_LEADER = (error_codes.NOT_LEADER_OR_FOLLOWER, error_codes.FENCED_LEADER_EPOCH)
 _NO_RECORDS = b""
 # What is_renew_ack does not allow.
 _ZERO_IF_RENEWED = ("max_bytes", "min_bytes", "max_records", "max_wait_ms")
@@ -386,20 +386,6 @@ def _by_topic(context: RequestContext, struct: str, answers: Mapping[ShareTarget
 
 
 def _name_leaders(context: RequestContext, answers: Mapping[ShareTarget, Message]) -> list[Message]:
-    """Name the leader in each answer to a wrong one; return the addresses of these leaders (KIP-951)."""
-    brokers, listener = context.broker.metadata.image.brokers, context.connection.listener
-    endpoints: dict[int, Message] = {}
-    for target, answer in answers.items():
-        if answer.error_code not in _WRONG_LEADER:
-            continue
-        registration = context.broker.metadata.partition(*target)
-        leader_id = -1 if registration is None else registration.leader
-        leader_epoch = -1 if registration is None else registration.leader_epoch
-        answer.current_leader = context.new("LeaderIdAndEpoch", leader_id=leader_id, leader_epoch=leader_epoch)
-        broker = brokers.get(leader_id)
-        if broker is not None and not broker.is_fenced and listener in broker.endpoints:
-            address = broker.endpoints[listener]
-            endpoints[leader_id] = context.new(
-                "NodeEndpoint", node_id=leader_id, host=address.host, port=address.port, rack=broker.rack
-            )
-    return list(endpoints.values())
+    topic_name = context.broker.metadata.topic_name
+    parts = ((topic_name(topic_id), index, answer) for (topic_id, index), answer in answers.items())
+    return name_leaders(context, parts, FENCED_OR_NOT_LEADER)

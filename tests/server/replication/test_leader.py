@@ -7,17 +7,21 @@ from pathlib import Path
 
 import pytest
 
+from kcli.format.kafka_uuid import Uuid
 from kcli.log.unified_log import UnifiedLog
-from kcli.protocol import error_codes
+from kcli.protocol import apis, error_codes
+from kcli.protocol.apis import API_KEYS
 from kcli.protocol.message import Message
 from kcli.server.events import DeadlineReached
 from kcli.server.replication.partition import Partition
 from kcli.server.replication.replica import IsrAnswer, IsrChange
+from tests.server.apis.asking import struct
 from tests.server.whole_node import Pending, WholeNode, batch
 
 ONE = batch(b"x" * 100)
 KEY = ("t", 0)
 LAG_MS = 30_000
+ELSEWHERE = Uuid(bytes(15) + b"\1")
 
 
 class Node(WholeNode):
@@ -231,3 +235,79 @@ def test_consumers_read_from_followers_up_to_their_high_watermark(node: Node) ->
     answer = only(node.fetch({KEY: 0}))
     assert (answer.error_code, answer.high_watermark, len(answer.records)) == (0, 1, len(ONE))
     assert only(node.fetch({KEY: 0}, version=10)).error_code == error_codes.NOT_LEADER_OR_FOLLOWER
+
+
+@pytest.mark.parametrize("version", [15, 16, 18])
+def test_a_fetch_from_a_wrong_leader_is_told_the_right_one_and_its_address(node: Node, version: int) -> None:
+    topic_id = node.broker.image.topic_ids["t"]
+    node.replicate("t", leader=2)
+    wrong = node.follow({KEY: 0}, 2, version=version).result()
+    old = node.fetch({(topic_id, 0): 0}, version=version, current_leader_epoch=node.partition.leader_epoch - 1).result()
+    for response, code in ((wrong, error_codes.NOT_LEADER_OR_FOLLOWER), (old, error_codes.FENCED_LEADER_EPOCH)):
+        ((answer,),) = [topic.partitions for topic in response.responses]
+        hint = (answer.current_leader.leader_id, answer.current_leader.leader_epoch)
+        assert answer.error_code == code
+        assert hint == ((2, node.partition.leader_epoch) if version >= 16 else (-1, -1))
+    assert wrong.node_endpoints == [], "brokers know each other"
+    assert [(one.node_id, one.host, one.port) for one in old.node_endpoints] == [(2, "host-2", 9092)] * (version >= 16)
+
+
+@pytest.mark.parametrize("version", [9, 10, 12, 13])
+def test_a_produce_to_a_wrong_leader_is_told_the_right_one_and_its_address(node: Node, version: int) -> None:
+    waiting = node.produce("t", 0, ONE, version=version)
+    node.replicate("t", leader=2)
+    node.replicate("t", index=1, replicas=[2, 3], isr=[2, 3], leader=3, directories=[ELSEWHERE] * 2)
+    late = [node.produce("t", index, ONE, version=version) for index in (0, 1)]
+    for pending, leader in zip((waiting, *late), (2, 2, 3)):
+        answer, response = only(pending), pending.result()
+        assert answer.error_code == error_codes.NOT_LEADER_OR_FOLLOWER
+        assert answer.current_leader.leader_id == (leader if version >= 10 else -1)
+        found = [(one.node_id, one.host) for one in response.node_endpoints]
+        assert found == [(leader, f"host-{leader}")] * (version >= 10)
+
+
+def deleted(node: Node, offset: int, timeout_ms: int = 1000) -> Pending:
+    """Delete the records below an offset."""
+    part = struct(apis.DELETE_RECORDS, "DeleteRecordsPartition", partition_index=0, offset=offset)
+    topic = struct(apis.DELETE_RECORDS, "DeleteRecordsTopic", name="t", partitions=[part])
+    return node.send(apis.DELETE_RECORDS, 2, API_KEYS[apis.DELETE_RECORDS].request.new(topics=[topic], timeout_ms=timeout_ms))
+
+
+def result(pending: Pending) -> tuple[int, int]:
+    """The error code and the low watermark of a DeleteRecords."""
+    answer = pending.result().topics[0].partitions[0]
+    return answer.error_code, answer.low_watermark
+
+
+def test_records_are_deleted_when_all_live_followers_have_deleted_them(node: Node) -> None:
+    """KIP-107: an answer means that no replica returns them any more, whoever leads next."""
+    for _ in range(3):
+        node.produce("t", 0, ONE, acks=1)
+    node.replicated(3)
+    waiting, brief = deleted(node, 2, timeout_ms=10_000), deleted(node, -1, timeout_ms=100)
+    assert node.log.log_start_offset == 3
+    node.follow({KEY: 3}, 2, log_start_offset=3)
+    assert waiting.answer is None
+    node.advance(100)
+    assert result(brief) == (error_codes.REQUEST_TIMED_OUT, -1)
+    node.follow({KEY: 3}, 3, log_start_offset=2)
+    assert result(waiting) == (0, 2)
+    node.add_broker(3, is_fenced=True)
+    assert result(deleted(node, 3)) == (0, 3), "a fenced broker is not waited for"
+    moved = deleted(node, 3, timeout_ms=10_000)
+    assert moved.answer is not None
+    node.add_broker(3)
+    lost = deleted(node, 3, timeout_ms=10_000)
+    node.replicate("t", leader=2)
+    assert result(lost) == (error_codes.NOT_LEADER_OR_FOLLOWER, -1)
+
+
+def test_followers_ask_for_the_log_end_and_consumers_for_what_is_committed(node: Node) -> None:
+    def latest(replica_id: int) -> int:
+        part = struct(apis.LIST_OFFSETS, "ListOffsetsPartition", partition_index=0, timestamp=-1)
+        topic = struct(apis.LIST_OFFSETS, "ListOffsetsTopic", name="t", partitions=[part])
+        request = API_KEYS[apis.LIST_OFFSETS].request.new(replica_id=replica_id, topics=[topic])
+        return int(node.send(apis.LIST_OFFSETS, 9, request).result().topics[0].partitions[0].offset)
+
+    node.produce("t", 0, ONE, acks=1)
+    assert (latest(-1), latest(2)) == (0, 1)
