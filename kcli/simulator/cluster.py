@@ -23,12 +23,14 @@
                                                  committed records make: controllers, brokers, those that began with a snapshot
     fences                    now and then       a broker that cannot reach the active controller is fenced after its session
     records                   by the clients     as with one node (kcli.simulator.partition_ledger): acknowledged records are
-                                                 there, unchanged, once, in order, after every start of their machine
+                                                 there, unchanged, once, in order, after every start of their machine,
+                                                 or at the end if there are several replicas (kcli.simulator.replicas)
     groups, transactions      at the end         as with one node (kcli.simulator.coordination.anomalies)
     topics, configurations    by the client      what was answered stays, also over elections (kcli.simulator.administrator)
     a healed world            at the end         nodes and clients are done within a bound of steps
 
-A partition has one replica, on one of the brokers; while its machine is down, its clients wait.
+A partition has one replica, on one of the brokers; while its machine is down, its clients wait. In a third of the seeds each
+broker has a replica of every partition, and machines lose power only if each append is flushed.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ from kcli.server.node import Node
 from kcli.server.raft.kafka_raft_client import KafkaRaftClient
 from kcli.server.raft.messages import ReplicaKey, SnapshotId
 from kcli.server.raft.metadata_batches import MetadataBatch
-from kcli.simulator.chaos import FAULTY_SHARE, Chaos
+from kcli.simulator.chaos import FAULTY_SHARE, POWER_LOSS_SHARE, Chaos
 from kcli.simulator.checkers import DiskChecker
 from kcli.simulator.client import Task
 from kcli.simulator.coordination.cluster_groups import ClusterGroups
@@ -75,6 +77,7 @@ from kcli.simulator.machine import Machine, NodeProcess
 from kcli.simulator.network import Network, NetworkConditions
 from kcli.simulator.node_maker import NodeMaker
 from kcli.simulator.partition_ledger import PartitionLedger, SimulationFailure
+from kcli.simulator.replicas import ReplicaChecks
 from kcli.simulator.runner import START_MS
 from kcli.simulator.sent_records import whole_batches
 from kcli.simulator.trace import Trace, failure_of
@@ -103,6 +106,7 @@ FIRST_LEVELS = (25, 26, DEFAULT_METADATA_VERSION)
 OPERATOR_PAUSES_MS = (3000, 15_000)
 RETRY_MS = 300
 GROUPS_SHARE = 0.4
+REPLICAS_SHARE = 0.5  # of the other seeds
 NEWCOMER_SHARE = 0.7  # of the seeds that may have one
 MAX_ADDITION_MS = 12_000
 # Machines lose power, and what coordinators have answered must be there.
@@ -129,6 +133,9 @@ LAYOUTS = (
     Layout((1,), (2, 3)),
     Layout((1, 2, 3), (3, 4)),
 )
+
+
+REPLICATED_LAYOUTS = (LAYOUTS[0], Layout((1, 2, 3), (4, 5, 6)), Layout((1,), (2, 3, 4)), LAYOUTS[1])
 
 
 def host_of(node_id: int) -> str:
@@ -408,16 +415,29 @@ class ClusterResult(NamedTuple):
 
 
 class ClusterSimulation:
-    """One run of one seed."""
+    """One run of one seed; with `is_replicated` its partitions have several replicas, by default that is random."""
 
-    def __init__(self, seed: int, *, steps: int = DEFAULT_STEPS, write: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        steps: int = DEFAULT_STEPS,
+        write: Callable[[str], None] | None = None,
+        is_replicated: bool = False,
+    ) -> None:
         self.seed = seed
         rng = self._rng("layout")
         self.layout = rng.choice(LAYOUTS)
         self.is_dynamic = rng.random() < 0.5
+        has_groups = rng.random() < GROUPS_SHARE and not is_replicated
+        self._loses_power = True
+        self.replicas: ReplicaChecks | None = None
+        self._replica_settings: dict[str, object] = {}
+        if is_replicated or (not has_groups and self._rng("replicas").random() < REPLICAS_SHARE):
+            self.replicas = ReplicaChecks()
+            self._choose_replicas(self._rng("several replicas"))
         self.newcomer = self._choose_newcomer(self._rng("newcomer"))
-        has_groups = rng.random() < GROUPS_SHARE
-        self.steps = steps * 2 if has_groups else steps
+        self.steps = steps * 2 if has_groups or self.replicas else steps
         shares = share_settings(self._rng("shares"))
         self._group_settings = group_settings(self._rng("groups")) | shares | FLUSH_EACH if has_groups else {}
         self.virtual_time = VirtualTime(self._rng("time"), START_MS)
@@ -443,20 +463,42 @@ class ClusterSimulation:
         replaceable = [one for one in self.layout.controllers if one not in self.layout.brokers]
         self.operator = ClusterOperator(self.world, self._rng("operator"), voters, replaceable, self._replace_disk)
         self.groups = ClusterGroups(self.world, self._rng, self._share_life, share_terms_of(shares)) if has_groups else None
-        if has_groups:  # coordinators and clients write at once; the leader epochs are written to their file after that
+        if has_groups or self.replicas:  # what writes at once, before the leader epochs are written to their file
             for checker in self.checkers.values():
                 checker.allowed_at_start = ("leader-epoch-mismatch",)
-        self.administrator = CoreLogAdmin(self.world, self._rng("admin"))
-        self.producers = [CoreLogProducer(self.world, f"p{n}", self._rng(f"p{n}")) for n in range(0 if has_groups else 2)]
-        self.consumers = [CoreLogConsumer(self.world, "c0", self._rng("c0"))]
+        self.administrator = self._administrator("admin")
+        acks = None if self.replicas is None else "all"
+        names = [f"p{n}" for n in range(0 if has_groups else 2)]
+        self.producers = [CoreLogProducer(self.world, name, self._rng(name), acks) for name in names]
+        self.consumers = [self._consumer("c0")]
 
     def _rng(self, name: str) -> Random:
         return Random(f"{self.seed} cluster {name}")
 
+    def _administrator(self, name: str) -> CoreLogAdmin:
+        replicas = 1 if self.replicas is None else len(self.layout.brokers)
+        return CoreLogAdmin(self.world, self._rng(name), replicas)
+
+    def _consumer(self, name: str) -> CoreLogConsumer:
+        return CoreLogConsumer(self.world, name, self._rng(name), is_replicated=self.replicas is not None)
+
+    def _choose_replicas(self, rng: Random) -> None:
+        """Choose the layout and settings of a seed whose partitions have several replicas."""
+        self.layout = rng.choice(REPLICATED_LAYOUTS)
+        self._loses_power = rng.random() < 0.5
+        self._replica_settings = {
+            "min.insync.replicas": rng.randrange(1, len(self.layout.brokers)),
+            "replica.lag.time.max.ms": rng.choice((800, 3000)),
+            "replica.fetch.wait.max.ms": rng.choice((100, 500)),
+            "replica.fetch.max.bytes": rng.choice((300, 1_048_576)),
+            "num.replica.fetchers": rng.choice((1, 2)),
+            **(FLUSH_EACH if self._loses_power else {}),
+        }
+
     def _choose_newcomer(self, rng: Random) -> int | None:
         """Return the node that is added later: a quorum of two voters, and one broker, can do without it."""
         controllers, brokers = self.layout
-        may_be_added = [one for one in brokers if one not in controllers and len(brokers) > 1]
+        may_be_added = [one for one in brokers if one not in controllers and len(brokers) > 1 and self.replicas is None]
         if self.is_dynamic and len(controllers) > 2:
             may_be_added += [one for one in controllers if one not in brokers]
         return rng.choice(may_be_added) if may_be_added and rng.random() < NEWCOMER_SHARE else None
@@ -468,7 +510,8 @@ class ClusterSimulation:
     # ------------------------------------------------------------------------------------------------------ the machines
 
     def _maker(self, node_id: int) -> NodeMaker:
-        settings = node_settings(self.layout, node_id, self.is_dynamic, self._rng("settings"), self._group_settings)
+        more = self._group_settings | self._replica_settings
+        settings = node_settings(self.layout, node_id, self.is_dynamic, self._rng("settings"), more)
         return NodeMaker(self.seed, node_id, settings)
 
     def _machine(self, node_id: int) -> Machine:
@@ -540,7 +583,11 @@ class ClusterSimulation:
     def _checker(self, node_id: int) -> DiskChecker:
         machine, directories = self.machines[node_id], self._makers[node_id].directories
         return DiskChecker(
-            machine.disk, directories, self.world.ledger, self.world.clocks, lambda one: self._home_of(one) == node_id
+            machine.disk,
+            directories,
+            self.world.ledger,
+            self.world.clocks,
+            lambda one: self.replicas is None and self._home_of(one) == node_id,
         )
 
     def _home_of(self, partition: PartitionLedger) -> int | None:
@@ -563,7 +610,8 @@ class ClusterSimulation:
             machine=machine,
             ready_ms=None,
             stop_ms=STOP_TIMEOUT_MS,
-            faulty_share=0.0 if self._group_settings else FAULTY_SHARE,
+            faulty_share=0.0 if self._group_settings or self.replicas else FAULTY_SHARE,
+            power_loss_share=POWER_LOSS_SHARE if self._loses_power else 0.0,
             # Groups with a death each second do nothing but rebalance.
             max_pause_ms=self._rng("deaths").choice(DEATH_PAUSES_MS[1:] if self._group_settings else DEATH_PAUSES_MS),
         )
@@ -616,9 +664,14 @@ class ClusterSimulation:
             if machine.steps != self._checked_steps.get(node_id) and isinstance(machine.node, Node):
                 self._checked_steps[node_id] = machine.steps
                 self.checks.check(machine.node)
+                if self.replicas is not None:
+                    self.replicas.check(machine.node)
         self._note_silence()
         if step % IMAGES_EACH_STEPS == 0:
-            self._compare_images([one.node for one in self.machines.values() if isinstance(one.node, Node)])
+            nodes = [one.node for one in self.machines.values() if isinstance(one.node, Node)]
+            self._compare_images(nodes)
+            if self.replicas is not None:
+                self.replicas.check_isrs(nodes)
             self._check_fences()
         return not is_over
 
@@ -724,10 +777,13 @@ class ClusterSimulation:
         if self.groups is not None:
             self.world.run(self.groups.check())
         else:
-            self.administrator = CoreLogAdmin(self.world, self._rng("auditor"))
+            self.administrator = self._administrator("auditor")
             self.world.run(self.administrator.audit())
         self._until(lambda: not self.world.tasks_running, "the audit is done")
         self._until(self._is_settled, "all nodes have the metadata of one leader")
+        if (replicas := self.replicas) is not None:
+            nodes = [one.node for one in machines if isinstance(one.node, Node)]
+            self._until(lambda: replicas.are_equal(nodes), "all replicas are in sync and equal")
 
     def _is_settled(self) -> bool:
         nodes = [machine.node for machine in self.machines.values() if isinstance(machine.node, Node)]
@@ -739,7 +795,7 @@ class ClusterSimulation:
 
     def _read_all(self) -> None:
         self.trace.add("runner", "read all")
-        reader = CoreLogConsumer(self.world, "reader", self._rng("reader"))
+        reader = self._consumer("reader")
         self.consumers.append(reader)
         for topic in self.world.ledger.live_topics():
             self.world.run(reader.read_whole(topic))

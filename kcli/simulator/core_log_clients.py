@@ -3,7 +3,8 @@
     client            settings                         what is checked
     ----------------  -------------------------------  -------------------------------------------------------------------
     CoreLogProducer   acks 0, 1 or all, not            an acknowledged record is at its offset, unchanged
-                      idempotent, retries
+                      idempotent, retries; of topics
+                      with several replicas acks=all
     CoreLogConsumer   auto.offset.reset=none, so that  the offsets of a partition are continuous, from a seek or an error to
                       each jump is an error that the   the next one; each record was sent to it, and is unchanged. After a
                       application gets                 power failure: no record of a later leader epoch comes while the one
@@ -93,14 +94,15 @@ def _client(world: World, name: str, rng: Random, default_api_timeout_ms: int = 
 
 
 class CoreLogProducer:
-    """One producer that is not idempotent: its records may be written twice."""
+    """One producer that is not idempotent: its records may be written twice. `acks` are random by default."""
 
-    def __init__(self, world: World, name: str, rng: Random) -> None:
+    def __init__(self, world: World, name: str, rng: Random, acks: str | None = None) -> None:
         self.acknowledged_batches = 0  # counts records, each in its batch or in one with others
         self._world = world
         self._name = name
         self._rng = rng
         self._maker = RecordMaker(name, rng)
+        self._acks = acks
         self._under_way = 0
 
     def run(self) -> Task[None]:
@@ -108,6 +110,7 @@ class CoreLogProducer:
         world, rng = self._world, self._rng
         client = _client(world, self._name, rng)
         acks, batch_size = rng.choice(("0", "1", "all")), rng.choice((0, 200, 1000))
+        acks = self._acks or acks
         config = ProducerConfig(
             acks=acks,
             enable_idempotence=False,
@@ -172,9 +175,9 @@ class CoreLogProducer:
 
 
 class CoreLogConsumer:
-    """One consumer without a group, which reads one topic after the other."""
+    """One consumer without a group, which reads one topic after the other. `is_replicated`: no power loss takes a record."""
 
-    def __init__(self, world: World, name: str, rng: Random) -> None:
+    def __init__(self, world: World, name: str, rng: Random, *, is_replicated: bool = False) -> None:
         self.record_count = 0
         self._world = world
         self._name = name
@@ -184,6 +187,7 @@ class CoreLogConsumer:
         self._topic: TopicLedger | None = None
         self._next: dict[int, int] = {}  # the offset that must come next, of partitions that have had a record
         self._last: dict[int, tuple[ConsumerRecord, bytes]] = {}  # the last record of partitions, and its identity
+        self._is_replicated = is_replicated
         self._power_losses = 0
         self._is_after_loss = False  # the log may not have the records any more that the client has
 
@@ -238,7 +242,7 @@ class CoreLogConsumer:
 
     def _has_lost(self) -> bool:
         """Return whether power was lost since the last poll began."""
-        return self._power_losses != self._world.power_losses
+        return self._power_losses != self._world.power_losses and not self._is_replicated
 
     def _choose(self) -> None:
         """Read another topic, from the start or the end of its partitions."""
@@ -283,10 +287,20 @@ class CoreLogConsumer:
         """Go on after an error of a position. Raises SimulationFailure for one that is not allowed."""
         self._world.trace.add(self._name, f"{type(error).__name__}: {error}")
         if isinstance(error, OffsetOutOfRangeError):
-            for where in error.offsets:  # DeleteRecords, retention, or records that a power loss took
+            for where, offset in error.offsets.items():  # DeleteRecords, retention, or records that a power loss took
+                self._check_range(where, offset)
                 self._reset(where, EARLIEST)
         elif not (isinstance(error, KafkaTimeoutError) or (isinstance(error, KafkaError) and error.code in _PASSING)):
             raise SimulationFailure(f"{self._name}: a poll has failed: {type(error).__name__}: {error}")
+
+    def _check_range(self, where: TopicPartition, offset: int) -> None:
+        """Raise SimulationFailure if an offset of a topic with several replicas is gone that must be there."""
+        topic = self._topic
+        if not self._is_replicated or topic is None or topic.facts.has_retention or topic.deletion_requested:
+            return
+        partition = topic.partitions[where[1]]
+        if topic.facts.name == where[0] and offset >= partition.deleted_end:
+            partition.fail(f"{self._name} has read up to offset {offset}, which is out of range now")
 
     def _take(self, topic: TopicLedger, record: ConsumerRecord) -> None:
         """Compare a record with the ledger. Raises SimulationFailure."""
@@ -326,8 +340,9 @@ class CoreLogAdmin(Administrator):
     name = "ca"
     topic_prefix = "own"
 
-    def __init__(self, world: World, rng: Random) -> None:
+    def __init__(self, world: World, rng: Random, replication_factor: int = 1) -> None:
         super().__init__(world, rng)
+        self._replication_factor = replication_factor
         self._process = _client(world, self.name, rng, default_api_timeout_ms=rng.choice((1500, 6000)))
         self._core = AdminCore(self._process.network)
         self._process.run(self._core.poll)
@@ -364,7 +379,7 @@ class CoreLogAdmin(Administrator):
 
     def _ask_to_create(self, name: str, partition_count: int, configs: Mapping[str, str]) -> Task[Answer | None]:
         lost = self._process.stray_counts[CREATE_TOPICS]
-        new = NewTopic(name, partition_count, 1, configs=configs)
+        new = NewTopic(name, partition_count, self._replication_factor, configs=configs)
         found = yield from self._answer(create_topics([new]), name)
         if self._process.stray_counts[CREATE_TOPICS] > lost or len(self._world.machines) > 1:
             self._world.ledger.may_be_created_again.add(name)
