@@ -292,7 +292,6 @@ def build_node(
 
         controller = ControllerServer(config, identity.cluster_id, raft, parts, bound)
         state = controller.state
-        state.replicates = not config.is_broker  # brokers of Kafka copy records, those of kcli not yet
         addresses.image = lambda: state.image
     names = config.controller_listener_names  # also of a node that binds none of them: its broker sends requests to itself
     broker = None

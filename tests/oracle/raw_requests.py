@@ -69,7 +69,7 @@ class RawClient:
 
 
 @contextmanager
-def running_kcli(home: Path, *overrides: str, module: str = "kcli") -> Iterator[str]:
+def running_kcli(home: Path, *overrides: str) -> Iterator[str]:
     """Runs `kcli serve` on home/data with KEY=VALUE overrides -> its address. It is stopped as a user stops it."""
     port = free_ports()
     settings = (
@@ -79,7 +79,7 @@ def running_kcli(home: Path, *overrides: str, module: str = "kcli") -> Iterator[
         "controller.listener.names=CONTROLLER",
         *overrides,
     )
-    command = [sys.executable, "-m", module, "serve"]
+    command = [sys.executable, "-m", "kcli", "serve"]
     for setting in settings:
         command += ["--override", setting]
     environment = dict(os.environ, PYTHONPATH=str(Path(__file__).resolve().parents[2]))

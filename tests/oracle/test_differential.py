@@ -85,7 +85,7 @@ def rivals(kafka_peer: Peer, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     (home / "kafka").mkdir()
     with (
         new_broker(kafka_peer, home / "kafka", *SETTINGS, *ONE_THREAD) as kafka,
-        running_kcli(home / "kcli", *SETTINGS, "node.id=1", module="tests.oracle.replicating_kcli") as kcli,
+        running_kcli(home / "kcli", *SETTINGS, "node.id=1") as kcli,
     ):
         yield Rivals(kcli, kafka)
 

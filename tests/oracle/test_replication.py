@@ -15,25 +15,13 @@ from tests.oracle.peer import Peer
 from tests.server.live import wait_for
 from tests.server.quorum_processes import Controller, Quorum, faults, free_ports, kcli_command
 from tests.server.test_quorum_live import BROKER, leaders_of, read, send
+from tests.server.test_replication_live import EARLY_FENCES, in_sync, log_of
 
 pytestmark = pytest.mark.oracle
 
 KAFKA_BROKER, KCLI_BROKER = 2, 3
 CODECS = ("none", "gzip", "lz4")
-EARLY_FENCES = "broker.session.timeout.ms=3000"
 QUICK_SHRINKS = "replica.lag.time.max.ms=2000"
-
-
-def in_sync(admin: Admin, topic: str) -> set[frozenset[int]]:
-    """The in-sync replicas of the partitions of a topic."""
-    described = value_of(admin.describe_topics([topic])[topic])
-    return {frozenset(one.isr) for one in described.partitions}
-
-
-def log_of(node: Controller, topic: str, partition: int) -> bytes:
-    """The batches of a replica."""
-    segments = sorted((node.home / "data" / f"{topic}-{partition}").glob("*.log"))
-    return b"".join(segment.read_bytes() for segment in segments)
 
 
 def assert_equal_logs(nodes: Iterable[Controller], topic: str, partitions: int) -> None:

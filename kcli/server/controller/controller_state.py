@@ -222,8 +222,6 @@ class ControllerState:
         self.session_timeout_ms = dynamic.get_int("broker.session.timeout.ms")
         # The end of the log when this process first knew a leader: its own broker registers behind it.
         self.joined_offset: int | None = None
-        # False if the brokers do not copy records: a partition has one replica then.
-        self.replicates = True
         self.rng = rng
         self.dynamic = dynamic
         self.next_offset = next_offset

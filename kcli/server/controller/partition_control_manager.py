@@ -285,9 +285,6 @@ class PartitionControlManager:
         change = self._state.change(topic, index, election=Election.ONLINE)
         removing = sorted(replica for replica in partition.replicas if replica not in target)
         adding = sorted(replica for replica in target if replica not in before)
-        if adding and not self._state.replicates:
-            text = f"kcli does not copy records between brokers yet: {topic.name}-{index} cannot move to broker {adding[0]}"
-            raise ApiError(error_codes.INVALID_REPLICA_ASSIGNMENT, text)
         # Replicas to be removed stay, behind the new ones, until the reassignment is complete.
         change.target_replicas = [*target, *removing]
         change.target_removing = removing

@@ -123,7 +123,6 @@ class ReplicationControlManager:
             raise ApiError(error_codes.TOPIC_ALREADY_EXISTS, f"topic {topic.name!r} already exists")
         configs = self._new_configs(topic)
         assignments = self._manual(topic) if topic.assignments else self._placed(topic)
-        self._check_factor(assignments.replication_factor)
         made = Topic(topic.name, random_uuid(self._state.rng.randbytes), {})
         described = self._described(configs) if version >= _CONFIGS_SINCE else []
         result = _result(topic.name, made.topic_id, assignments, described)
@@ -197,12 +196,6 @@ class ReplicationControlManager:
         active = set(filter(self._state.is_active, self._state.image.brokers))
         if any(map(active.isdisjoint, assignments)):
             text = "all brokers of a partition are fenced or shutting down; try again when one of them is back"
-            raise ApiError(error_codes.INVALID_REPLICATION_FACTOR, text)
-
-    def _check_factor(self, replication_factor: int) -> None:
-        """Check that there is one replica if brokers do not copy records. Raises ApiError."""
-        if not self._state.replicates and replication_factor > 1:
-            text = "kcli does not copy records between brokers yet: the replication factor must be 1"
             raise ApiError(error_codes.INVALID_REPLICATION_FACTOR, text)
 
     def _new_partition(self, replicas: list[int]) -> PartitionRegistration:
@@ -279,7 +272,6 @@ class ReplicationControlManager:
                 self._state.check_assignment(index, replicas, replication_factor)
             self._check_active(stated)
             assignments = stated
-        self._check_factor(replication_factor)
         return additional, self._partition_records(topic, present, assignments)
 
     # --------------------------------------------------------------------------------------------------------- DeleteTopics

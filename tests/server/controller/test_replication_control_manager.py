@@ -182,20 +182,6 @@ def test_partitions_are_added(node: ControllerNode) -> None:
     assert grow(node, "absent", 2).error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_one_replica_where_brokers_do_not_copy_records(node: ControllerNode) -> None:
-    """Whether the placer or the client chooses the brokers, of new topics and of new partitions."""
-    node.register(2, 2)
-    node.beat(2)
-    create(node, topic("two", 1, 2))
-    node.core.state.replicates = False
-    made = create(node, topic("placed", 1, 2), topic("stated", -1, -1, assignments=[(0, [1, 2])]), topic("one", 1, 1))
-    refused = error_codes.INVALID_REPLICATION_FACTOR
-    assert [(one.name, one.error_code) for one in made] == [("placed", refused), ("stated", refused), ("one", 0)]
-    assert "the replication factor must be 1" in made[0].error_message
-    assert grow(node, "two", 2).error_code == grow(node, "two", 2, [[1, 2]]).error_code == refused
-    assert grow(node, "one", 2).error_code == 0
-
-
 def delete(node: ControllerNode, *wanted: tuple[str | None, Uuid]) -> list[tuple[str | None, int]]:
     made = DELETE.classes["DeleteTopicState"]
     request = DELETE.new(topics=[made(name=name, topic_id=topic_id) for name, topic_id in wanted])

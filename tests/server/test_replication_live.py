@@ -1,0 +1,66 @@
+"""Protects what was acknowledged with acks=all in a cluster of three brokers whose leaders are killed and come back."""
+
+from __future__ import annotations
+
+import signal
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from kcli.client import Admin, NewTopic, Producer
+from kcli.client.admin.operation import value_of
+from tests.server.live import wait_for
+from tests.server.quorum_processes import Controller, Quorum, addresses, faults, free_ports, kcli_command
+from tests.server.test_quorum_live import BROKER, leaders_of, read, send
+
+TOPIC = "replicated"
+BROKERS = {1, 2, 3}
+EARLY_FENCES = "broker.session.timeout.ms=3000"
+
+
+def in_sync(admin: Admin, topic: str) -> set[frozenset[int]]:
+    """The in-sync replicas of the partitions of a topic."""
+    described = value_of(admin.describe_topics([topic])[topic])
+    return {frozenset(one.isr) for one in described.partitions}
+
+
+def log_of(node: Controller, topic: str, partition: int) -> bytes:
+    """The batches of a replica."""
+    segments = sorted((node.home / "data" / f"{topic}-{partition}").glob("*.log"))
+    return b"".join(segment.read_bytes() for segment in segments)
+
+
+def have_equal_logs(nodes: list[Controller], topic: str, partitions: int) -> bool:
+    """Return whether the replicas have the same bytes, and some."""
+    logs = [{log_of(node, topic, partition) for node in nodes} for partition in range(partitions)]
+    return all(len(one) == 1 and one != {b""} for one in logs)
+
+
+@pytest.mark.ci
+def test_three_brokers_keep_what_was_acknowledged(tmp_path: Path) -> None:
+    """Each leads and is killed, by SIGKILL and by SIGTERM; clients go on, and at the end the replicas have the same bytes."""
+    ports, broker_ports = free_ports(3), free_ports(3)
+    nodes = [
+        Controller(tmp_path, node_id, ports, kcli_command(), *BROKER, EARLY_FENCES, broker_port=port)
+        for node_id, port in enumerate(broker_ports, 1)
+    ]
+    with Quorum([node.format_by_kcli() for node in nodes]):
+        wait_for(lambda: all("is ready" in one.log() for one in nodes))
+        settings: dict[str, str | int] = {"bootstrap.servers": addresses(broker_ports)}
+        with Admin(settings) as admin, Producer({**settings, "acks": "all"}) as producer:
+            new = NewTopic(TOPIC, 3, 3, configs={"min.insync.replicas": "2"})
+            value_of(admin.create_topics([new])[TOPIC])
+            wait_for(lambda: set(leaders_of(admin, TOPIC).values()) == BROKERS)
+            sent = send(producer, TOPIC, range(3), "first")
+            wait_for(lambda: in_sync(admin, TOPIC) == {frozenset(BROKERS)})
+            for number, (node, how) in enumerate(zip(nodes, (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL))):
+                node.end(how)
+                sent |= send(producer, TOPIC, range(3), f"while-{number}")
+                assert node.node_id not in leaders_of(admin, TOPIC).values()
+                node.start()
+                wait_for(lambda: in_sync(admin, TOPIC) == {frozenset(BROKERS)})
+            sent |= send(producer, TOPIC, range(3), "last")
+            assert read(nodes[0].bootstrap, TOPIC, len(sent)) == sent
+            wait_for(partial(have_equal_logs, nodes, TOPIC, 3))
+    assert faults(nodes) == []
