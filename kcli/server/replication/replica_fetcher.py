@@ -200,11 +200,13 @@ class ReplicaFetcherManager:
                 fetcher.remove(key)
 
     def fail(self, follower: Follower, reason: str) -> None:
-        """Fetch a partition no more until its next leader epoch, and report it."""
+        """Fetch a partition no more until its next leader epoch, and report it; `reason` is a line, or the end of one."""
         self.stop([follower.partition.key])
         self.failed[follower.partition.key] = None
-        text = f"{follower.name} is not copied from broker {follower.partition.leader_id} any more, until it has another leader"
-        self.report(WarningLine(f"{text}: {reason}", **follower_fields(follower), error=reason))
+        if not isinstance(reason, Line):
+            text = f"{follower.name} is not copied from broker {follower.partition.leader_id} until its next leader epoch"
+            reason = WarningLine(f"{text}: {reason}", **follower_fields(follower), error=reason)
+        self.report(reason)
 
     def close(self) -> None:
         """Stop all fetchers: the logs are about to close."""
@@ -509,8 +511,8 @@ class ReplicaFetcher:
         if code == error_codes.OFFSET_OUT_OF_RANGE:
             self._want_offset(follower, _LATEST)
         elif code == error_codes.FENCED_LEADER_EPOCH:
-            text = f"the leader has a later leader epoch than {follower.leader_epoch}"
-            self._manager.fail(follower, text)
+            text = f"broker {self.leader_id} has a later leader epoch of {follower.name} than {follower.leader_epoch}"
+            self._manager.fail(follower, Line(f"{text}: it is copied again with newer metadata", **follower_fields(follower)))
         elif code == error_codes.OFFSET_MOVED_TO_TIERED_STORAGE:
             self._manager.fail(follower, "the leader has moved its records to tiered storage, which kcli does not serve")
         else:
