@@ -40,9 +40,12 @@ def hosted(nodes: Iterable[Node]) -> Iterator[tuple[Node, Partition, UnifiedLog]
 
 
 def read_batches(log: UnifiedLog, start: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield base offset, next offset and CRC of the bytes of the batches from the one with `start` up to `end`."""
+    """Yield base offset, next offset and CRC of the bytes of the batches from the one with `start` on that end up to `end`.
+
+    After a start a high watermark may be inside of a batch: the checkpoint of the recovery point is one record lower.
+    """
     while start < end:
-        part = log.read(start, READ_BYTES, limit_offset=end)
+        part = log.read(start, READ_BYTES, limit_offset=log.log_end_offset)
         data = bytearray(part.size)
         if part.file is not None:
             part.file.read_into(part.position, memoryview(data))
@@ -50,6 +53,8 @@ def read_batches(log: UnifiedLog, start: int, end: int) -> Iterator[tuple[int, i
         if not batches:
             raise SimulationFailure(f"{log} has nothing from offset {start} on, and its high watermark is {end}")
         for batch in batches:
+            if batch.next_offset > end:
+                return
             yield (
                 batch.base_offset,
                 batch.next_offset,
@@ -65,12 +70,26 @@ class ReplicaChecks:
         self._committed: dict[_Key, dict[int, tuple[int, int]]] = {}  # base offset -> next offset, CRC of the bytes
         # By node and partition: the log of a process, and the highest high watermark that it had there.
         self._seen: dict[tuple[int, _Key], tuple[UnifiedLog, int]] = {}
-        self.truncations = 0
+        self._leader_epochs: dict[_Key, int] = {}
+        self._truncations: dict[UnifiedLog, int] = {}
+
+    @property
+    def leader_changes(self) -> int:
+        """How often partitions got another leader."""
+        return sum(self._leader_epochs.values())
+
+    @property
+    def truncations(self) -> int:
+        """How often followers have cut their logs."""
+        return sum(self._truncations.values())
 
     def check(self, node: Node) -> None:
         """Check the replicas of a node after an event. Raises SimulationFailure."""
         for _, partition, log in hosted([node]):
             key = _key(partition)
+            self._leader_epochs[key] = max(partition.leader_epoch, self._leader_epochs.get(key, 0))
+            if log.truncation_count:
+                self._truncations[log] = log.truncation_count
             seen, highest = self._seen.get((node.node_id, key), (log, -1))
             if seen is not log:
                 highest = -1

@@ -10,6 +10,7 @@ A fault replaces a function of kcli with a wrong one. Its test simulates seeds u
     log-clients   wrong_clients.LOG_FAULTS     kcli's own client, in the workload of logs
     quorums       wrong_quorums.FAULTS         the raft core
     clusters      wrong_clusters.FAULTS        what carries the raft core out, on several nodes
+    replicas      wrong_replicas.FAULTS        leaders and followers of partitions
 
 Most faults of coordinators need a rare sequence of events. A fault has a `SmallWorld` that brings most of its seeds to that
 sequence: the groups that can meet it and no others, with or without deaths. So a change of the program, after which each seed

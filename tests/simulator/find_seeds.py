@@ -22,8 +22,9 @@ from wrong_clusters import CLUSTERS
 from wrong_coordinators import COORDINATORS
 from wrong_nodes import NODES
 from wrong_quorums import QUORUMS
+from wrong_replicas import REPLICAS
 
-FAULT_LISTS = {one.workload: one for one in (NODES, COORDINATORS, CLIENTS, LOG_CLIENTS, QUORUMS, CLUSTERS)}
+FAULT_LISTS = {one.workload: one for one in (NODES, COORDINATORS, CLIENTS, LOG_CLIENTS, QUORUMS, CLUSTERS, REPLICAS)}
 
 
 def main() -> int:

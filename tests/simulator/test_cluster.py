@@ -28,6 +28,7 @@ from kcli.simulator.partition_ledger import SimulationFailure
 
 sys.path.insert(0, str(Path(__file__).parent))
 from wrong_clusters import CLUSTERS
+from wrong_replicas import REPLICAS
 
 
 def failures(runs: Iterable[ClusterSimulation]) -> list[str]:
@@ -82,7 +83,7 @@ def test_a_few_seeds() -> None:
     nodes, requests between nodes came twice, records were acknowledged and read."""
     runs = [ClusterSimulation(seed) for seed in range(12)]
     assert failures(runs) == []
-    assert {run.layout for run in runs} == {*LAYOUTS}
+    assert {run.layout for run in runs} >= {*LAYOUTS}
     assert {run.is_dynamic for run in runs} == {True, False}
     added = {run.newcomer in run.layout.controllers for run in runs if run.newcomer is not None}
     assert added == {True, False}, "brokers and controllers are added"
@@ -126,3 +127,23 @@ def test_a_seed_is_a_trace_to_the_byte() -> None:
 def test_a_wrong_node_of_a_cluster_is_found(what: str) -> None:
     """By the seed of the list, or by one of the first 40."""
     CLUSTERS.check_is_found(what)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("what", REPLICAS.faults)
+def test_a_wrong_replica_is_found(what: str) -> None:
+    """By the seed of the list, or by one of the first 40 with several replicas."""
+    REPLICAS.check_is_found(what)
+
+
+@pytest.mark.ci
+def test_replicas_through_faults() -> None:
+    """Leaders changed, logs were cut where they diverge, and power was lost; acknowledged records were read."""
+    runs = [ClusterSimulation(seed, is_replicated=True) for seed in range(8)]
+    assert failures(runs) == []
+    assert {len(run.layout.brokers) for run in runs} == {2, 3}
+    assert sum(chaos.deaths for run in runs for chaos in run.chaos.values()) > 20
+    assert sum(machine.disk.power_losses for run in runs for machine in run.machines.values()) > 5
+    assert sum(run.replicas.leader_changes for run in runs if run.replicas is not None) > 20
+    assert sum(run.replicas.truncations for run in runs if run.replicas is not None) > 0
+    assert sum(producer.acknowledged_batches for run in runs for producer in run.producers) > 200

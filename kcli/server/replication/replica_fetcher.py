@@ -413,7 +413,7 @@ class ReplicaFetcher:
             elif answer.error_code:
                 self._refused(follower, answer.error_code, now_ms)
             elif answer.diverging_epoch.epoch >= 0:
-                self._diverged(follower, log, answer.diverging_epoch, now_ms)
+                self._diverged(follower, log, answer, now_ms)
             elif answer.records and log.log_end_offset != follower.offset:
                 text = f"its log ends at offset {log.log_end_offset}, but records from {follower.offset} on were asked for"
                 self._manager.fail(follower, text)
@@ -428,8 +428,7 @@ class ReplicaFetcher:
 
     def _append(self, follower: Follower, log: UnifiedLog, answer: Message, now_ms: int) -> None:
         """Append records, and follow the leader's high watermark and log start. Raises OSError."""
-        manager, partition = self._manager, follower.partition
-        before = log.high_watermark, log.log_start_offset
+        manager = self._manager
         if answer.records:
             try:
                 info = self._append_records(follower, log, memoryview(answer.records), now_ms)
@@ -441,14 +440,19 @@ class ReplicaFetcher:
             manager.metrics.replication_bytes_in += info.size_bytes
             follower.offset, follower.last_fetched_epoch = log.log_end_offset, info.last_epoch
         follower.failures = 0
+        self._follow_offsets(follower, log, answer, now_ms)
+        self._flush(follower, log, now_ms)
+
+    def _follow_offsets(self, follower: Follower, log: UnifiedLog, answer: Message, now_ms: int) -> None:
+        """Take over the leader's high watermark and log start."""
+        before = log.high_watermark, log.log_start_offset
         follower.lag = max(0, answer.high_watermark - follower.offset)
         log.update_high_watermark(answer.high_watermark)
         if answer.log_start_offset > log.log_start_offset:
             log.maybe_increment_log_start_offset(min(answer.log_start_offset, log.high_watermark))
         if answer.records or before != (log.high_watermark, log.log_start_offset):
             self._change(follower)
-            manager.replica_manager.records_appended(partition.key, now_ms)
-        self._flush(follower, log, now_ms)
+            self._manager.replica_manager.records_appended(follower.partition.key, now_ms)
 
     def _append_records(self, follower: Follower, log: UnifiedLog, records: memoryview, now_ms: int) -> LogAppendInfo:
         """Append records. Raises AppendError and OSError."""
@@ -524,9 +528,9 @@ class ReplicaFetcher:
 
     # ------------------------------------------------------------------------------------------------------ truncation
 
-    def _diverged(self, follower: Follower, log: UnifiedLog, diverging: Message, now_ms: int) -> None:
+    def _diverged(self, follower: Follower, log: UnifiedLog, answer: Message, now_ms: int) -> None:
         """Truncate a log whose last records the leader does not have. Raises OSError."""
-        epoch, leader_end = diverging.epoch, diverging.end_offset
+        epoch, leader_end = answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset
         known_epoch, known_end = log.leader_epochs.end_offset_for(epoch, log.log_end_offset)
         if leader_end < 0:
             offset = follower.offset
@@ -538,6 +542,9 @@ class ReplicaFetcher:
             offset = min(known_end, leader_end)
         reason = f"leader epoch {epoch} ends at {leader_end} in the log of broker {self.leader_id}"
         self._truncate(follower, log, min(offset, log.log_end_offset), reason, now_ms)
+        if known_epoch == epoch and answer.high_watermark >= 0:
+            # The logs are the same up to here. The leader does not send its high watermark again before it moves.
+            self._follow_offsets(follower, log, answer, now_ms)
 
     def _truncate(self, follower: Follower, log: UnifiedLog, offset: int, reason: str, now_ms: int) -> None:
         self._manager.truncate(follower.partition, log, offset, reason, now_ms)

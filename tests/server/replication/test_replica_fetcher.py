@@ -95,8 +95,9 @@ def part(index: int = 0, records: bytes = b"", high_watermark: int = 0, **fields
     return made(partition_index=index, records=records, high_watermark=high_watermark, log_start_offset=start, **fields)
 
 
-def diverging(epoch: int, end_offset: int) -> Message:
-    return part(diverging_epoch=API_KEYS[FETCH].response.classes["EpochEndOffset"](epoch=epoch, end_offset=end_offset))
+def diverging(epoch: int, end_offset: int, high_watermark: int = 0) -> Message:
+    end = API_KEYS[FETCH].response.classes["EpochEndOffset"](epoch=epoch, end_offset=end_offset)
+    return part(diverging_epoch=end, high_watermark=high_watermark)
 
 
 def of_leader(offset: int, epoch: int, *values: bytes) -> bytes:
@@ -245,8 +246,9 @@ def test_a_log_is_cut_where_it_diverges(node: WholeNode, leaders: Leaders) -> No
     place(node, epoch=1)
     asked = copy(leaders, of_leader(0, 0, b"a", b"b"), of_leader(2, 0, b"c"), of_leader(3, 1, b"d"))
     log = log_of(node)
-    leaders.answer(asked, fetched({("t", 0): diverging(0, 2)}))
+    leaders.answer(asked, fetched({("t", 0): diverging(0, 2, high_watermark=1)}))
     assert (log.log_end_offset, [tuple(entry) for entry in log.leader_epochs.entries]) == (2, [(0, 0)])
+    assert log.high_watermark == 1, "the leader does not send it again before it moves"
     one = leaders.next().partitions()["t", 0]
     assert (one.fetch_offset, one.last_fetched_epoch) == (2, 0)
     assert any("t-0 is truncated from offset 4 to 2" in line for line in node.lines)
