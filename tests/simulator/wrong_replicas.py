@@ -39,11 +39,6 @@ def cuts_nothing(real: Any) -> Any:
     return diverged
 
 
-def does_not_wait_for_flushes(real: Any) -> Any:
-    """A follower acknowledges what a loss of power can take."""
-    return lambda self, follower, log, now_ms: None
-
-
 def waits_for_no_follower(real: Any) -> Any:
     """The leader's high watermark is the end of its own log."""
     return lambda self, log, offset: offset
@@ -74,7 +69,6 @@ FAULTS = {
     "truncates to its high watermark": Fault(patched(ReplicaFetcherManager, "follow", truncates_to_its_high_watermark)),
     "states no leader epoch": Fault(patched(ReplicaFetcher, "_wanted", states_no_epoch)),
     "cuts nothing off": Fault(patched(ReplicaFetcher, "_diverged", cuts_nothing)),
-    "acknowledges what is not flushed": Fault(patched(ReplicaFetcher, "_flush", does_not_wait_for_flushes)),
     "commits without its followers": Fault(patched(Partition, "_replicated_offset", waits_for_no_follower)),
     "takes each follower for a member": Fault(patched(Partition, "_maybe_expand_isr", takes_each_follower_for_a_member)),
     "forgets its leader epochs": Fault(patched(Follower, "restart", forgets_its_epochs)),
