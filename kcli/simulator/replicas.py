@@ -42,7 +42,8 @@ def hosted(nodes: Iterable[Node]) -> Iterator[tuple[Node, Partition, UnifiedLog]
 def read_batches(log: UnifiedLog, start: int, end: int) -> Iterator[tuple[int, int, int]]:
     """Yield base offset, next offset and CRC of the bytes of the batches from the one with `start` on that end up to `end`.
 
-    After a start a high watermark may be inside of a batch: the checkpoint of the recovery point is one record lower.
+    Raises SimulationFailure if the log has no whole batch there. After a start a high watermark may be inside of a batch: the
+    checkpoint of the recovery point is one record lower.
     """
     while start < end:
         part = log.read(start, READ_BYTES, limit_offset=log.log_end_offset)
