@@ -126,8 +126,7 @@ class Supervisor:
         self._selector.register(woken, selectors.EVENT_READ, lambda: self._signalled(woken))
         for member in self._members.values():
             self._log_plan(member)
-        gc.collect()
-        gc.freeze()
+        gc.freeze()  # a collection in a node would write into the pages that it shares
         for member in self._members.values():
             self._start(member)
         try:
