@@ -9,7 +9,8 @@
                                                  fetch, unless the logs diverge: see kcli.server.replication.partition
 
 A fetch with the id of a broker is a follower's. It needs CLUSTER_ACTION, and a leader. Consumers that know that there are other
-replicas (version 11 and later) may read from any; a follower has its own high watermark (KIP-392).
+replicas (version 11 and later) may read from any; a follower has its own high watermark (KIP-392). With a rack aware
+replica.selector.class, a leader names a follower in the consumer's rack, and returns no records.
 
 answered              when
 --------------------  ---------------------------------------------------------------------------------------------------
@@ -44,11 +45,13 @@ from kcli.protocol.message import Message
 from kcli.server.apis.context import BrokerParts, RequestContext
 from kcli.server.apis.fetch_session import FetchPlan, FetchSessionCache, FetchTarget, SessionError, TopicKey, rotate
 from kcli.server.apis.leader_hints import FENCED_OR_NOT_LEADER, name_leaders
+from kcli.server.config.checks import RACK_AWARE_SELECTOR
 from kcli.server.config.server_config import ServerConfig
 from kcli.server.events import Connection, FileRegion
 from kcli.server.replication.partition import Partition, PartitionError
 from kcli.server.replication.purgatory import DelayedOperation, Purgatory
 from kcli.server.replication.replica import NO_EPOCH
+from kcli.server.replication.replica_manager import NO_REPLICA
 from kcli.server.scheduler import SliceBudget
 
 TOPIC_IDS_VERSION = 13
@@ -135,6 +138,7 @@ class FetchHandler:
         self.sessions = FetchSessionCache(broker.config.get_int(MAX_SESSIONS_KEY), rng)
         self.max_bytes = broker.config.get_int(MAX_BYTES_KEY)
         self.max_files = min(MAX_FILES_PER_FETCH, broker.replica_manager.log_manager.files.max_held)
+        self.is_rack_aware = broker.config.get_str("replica.selector.class") == RACK_AWARE_SELECTOR
         self.waiting: dict[Connection, DelayedFetch] = {}
         broker.config.watch((MAX_BYTES_KEY, MAX_SESSIONS_KEY), self._reconfigure)
 
@@ -188,6 +192,7 @@ class _Fetch:
         "_max_files",
         "_may_read_any",
         "_plan",
+        "_rack",
         "_refused",
         "_replica_epoch",
         "_replica_id",
@@ -217,6 +222,7 @@ class _Fetch:
             self._replica_id, self._replica_epoch = request.replica_state.replica_id, request.replica_state.replica_epoch
         self.is_follower = self._replica_id > _CONSUMER
         self._may_read_any = not self.is_follower and context.version >= ANY_REPLICA_VERSION
+        self._rack = request.rack_id if handler.is_rack_aware and self._may_read_any else ""
         self._find_names()
         self.answers: list[Message] = []
         self.is_enough = False
@@ -307,7 +313,7 @@ class _Fetch:
                 left_bytes = left_bytes - size if size < left_bytes and left_files else 0
             elif answer.error_code in _NO_LOG:
                 continue
-            elif answer.error_code or answer.diverging_epoch.epoch >= 0:
+            elif answer.error_code or answer.diverging_epoch.epoch >= 0 or answer.preferred_read_replica >= 0:
                 is_decided = True
             may_grow = True
         self.answers, self._has_read = answers, True
@@ -369,6 +375,10 @@ class _Fetch:
             return self._failed(wanted, error_codes.INCONSISTENT_TOPIC_ID)
         try:
             log = (partition.readable_log if self._may_read_any else partition.leader_log)(wanted.current_leader_epoch)
+            if self._rack and partition.is_leader:
+                preferred = self._preferred(partition, log, wanted)
+                if preferred is not None:
+                    return preferred
             follower = partition.follower(self._replica_id, wanted.current_leader_epoch) if self.is_follower else None
             if wanted.last_fetched_epoch >= 0:
                 diverging = self._diverging(log, wanted)
@@ -402,6 +412,22 @@ class _Fetch:
             log_start_offset=log.log_start_offset,
             aborted_transactions=aborted,
             records=FileRegion(slice_.file, slice_.position, slice_.size) if slice_.file is not None else _NO_RECORDS,
+        )
+
+    def _preferred(self, partition: Partition, log: UnifiedLog, wanted: Message) -> Message | None:
+        """Return the answer to a consumer that another replica should serve; None if this one should."""
+        listener = self._context.connection.listener
+        replica_id = self._replica_manager.preferred_replica(partition, wanted.fetch_offset, self._rack, listener)
+        if replica_id == NO_REPLICA:
+            return None
+        return self._make(
+            partition_index=wanted.partition,
+            high_watermark=log.high_watermark,
+            last_stable_offset=log.last_stable_offset,
+            log_start_offset=log.log_start_offset,
+            aborted_transactions=None,
+            preferred_read_replica=replica_id,
+            records=_NO_RECORDS,
         )
 
     def _is_another(self, partition: Partition, target: FetchTarget) -> bool:
@@ -497,6 +523,9 @@ class _Fetch:
             if target.name is not None and target.name in known:
                 topic = metrics.topic(target.name)
                 topic.total_fetch_requests += 1
-                topic.bytes_out += len(answer.records)
+                if self.is_follower:
+                    metrics.replication_bytes_out += len(answer.records)
+                else:
+                    topic.bytes_out += len(answer.records)
                 if answer.error_code:
                     topic.failed_fetch_requests += 1

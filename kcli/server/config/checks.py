@@ -24,8 +24,11 @@ ASSIGNORS = {
     "group.share.assignors": ("simple",),
     "group.streams.assignors": ("sticky",),
 }
-# Keys of features that need several nodes or are not served. Kafka does not start if the class does not exist.
-_CLASSES = ("replica.selector.class", "group.share.dlq.manager.class.name")
+_SELECTORS = "org.apache.kafka.common.replica."
+RACK_AWARE_SELECTOR = f"{_SELECTORS}RackAwareReplicaSelector"
+_SELECTOR_KEY, _LEADER_SELECTOR = "replica.selector.class", f"{_SELECTORS}LeaderSelector"
+# A key of a feature that is not served. Kafka does not start if the class does not exist.
+_CLASSES = ("group.share.dlq.manager.class.name",)
 _KAFKAS_OWN = "org.apache.kafka."
 _RACK_TAGS = "group.streams.rack.aware.assignment.tags"
 
@@ -208,6 +211,9 @@ def _groups(config: ServerConfig) -> list[str]:
         name = config.get_str(key)
         if name and not name.startswith(_KAFKAS_OWN):
             faults.append(f"{key}={name} is a Java class, which cannot be loaded; remove the key{config.where(key)}")
+    if (selector := config.get_str(_SELECTOR_KEY)) not in ("", RACK_AWARE_SELECTOR, _LEADER_SELECTOR):
+        text = f"is a Java class, which cannot be loaded; use {RACK_AWARE_SELECTOR}, or remove the key"
+        faults.append(f"{_SELECTOR_KEY}={selector} {text}{config.where(_SELECTOR_KEY)}")
     if is_repeated(config.text(_RACK_TAGS) or ""):
         faults.append(f"{_RACK_TAGS} must not contain a tag twice{config.where(_RACK_TAGS)}")
     if "classic" not in config.get_list("group.coordinator.rebalance.protocols"):

@@ -223,6 +223,7 @@ replica.fetch.response.max.bytes: The bytes that a follower fetches at most with
 replica.fetch.wait.max.ms: How long a leader waits for records before it answers a follower, in ms.
 replica.lag.time.max.ms: How long a follower may not have reached the leader's log end before it leaves the ISR, in ms.
 replica.high.watermark.checkpoint.interval.ms: How often the high watermarks are written, in ms.
+replica.selector.class: The class that chooses which replica serves a consumer; RackAwareReplicaSelector takes one in its rack.
 replica.socket.timeout.ms: The time in ms after which a follower's request without an answer has failed.
 share.coordinator.append.linger.ms: How long the share coordinator waits for more records of a batch, in ms; -1 waits for the \
 requests at hand only.

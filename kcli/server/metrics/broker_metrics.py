@@ -153,7 +153,8 @@ class ListenerMetrics:
 class BrokerMetrics:
     """The counters of a broker. `topics` is by name, `requests` by API key and version, `deleted` the sum of deleted topics.
 
-    `share_acknowledgements` is by acknowledge type, `replication_bytes_in` what was copied from leaders.
+    `share_acknowledgements` is by acknowledge type, `replication_bytes_in` what was copied from leaders, and
+    `replication_bytes_out` what was sent to followers, which `bytes_out` of topics does not have.
     """
 
     def __init__(self) -> None:
@@ -162,7 +163,7 @@ class BrokerMetrics:
         self.errors = ErrorCounts()
         self.share_acknowledgements: Counter[int] = Counter()
         self.deleted = TopicMetrics()  # so that the sums of all topics never decrease
-        self.replication_bytes_in = 0
+        self.replication_bytes_in = self.replication_bytes_out = 0
 
     def topic(self, name: str) -> TopicMetrics:
         """Return the counters of a topic."""

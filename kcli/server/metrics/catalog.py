@@ -39,6 +39,7 @@ kafka_server_brokertopicmetrics_totalsharefetchrequests_total | counter | topic 
 kafka_server_brokertopicmetrics_failedsharefetchrequests_total | counter | topic | Refused share fetches*
 kafka_server_brokertopicmetrics_totalshareacknowledgementrequests_total | counter | topic | Acknowledging requests, by topic*
 kafka_server_brokertopicmetrics_failedshareacknowledgementrequests_total | counter | topic | Refused acknowledgements*
+kafka_server_brokertopicmetrics_replicationbytesout_total | counter |  | Bytes sent to followers, of all topics
 kafka_server_brokertopicmetrics_replicationbytesin_total | counter |  | Bytes copied from leaders, of all topics
 kafka_server_brokertopicmetrics_invalidmessagecrcrecords_total | counter |  | Batches with a wrong CRC, of all topics
 kafka_network_requestmetrics_requests_total | counter | request version | Requests by API and version
@@ -62,9 +63,9 @@ kafka_server_replicamanager_atminisrpartitioncount | gauge |  | Led partitions a
 kafka_server_replicamanager_offlinereplicacount | gauge |  | Partitions in log directories that are offline
 kafka_server_replicamanager_produceridcount | gauge |  | Idempotent producers that partitions remember
 kafka_server_replicamanager_reassigningpartitions | gauge |  | Led partitions with replicas being added or removed
-kafka_server_replicamanager_isrshrinks_total | counter |  | ISRs shrunk by leaders here: always 0
-kafka_server_replicamanager_isrexpands_total | counter |  | ISRs expanded by leaders here: always 0
-kafka_server_replicamanager_failedisrupdates_total | counter |  | Failed changes of ISRs: always 0
+kafka_server_replicamanager_isrshrinks_total | counter |  | ISRs that leaders here have shrunk
+kafka_server_replicamanager_isrexpands_total | counter |  | ISRs that leaders here have expanded
+kafka_server_replicamanager_failedisrupdates_total | counter |  | Changes of ISRs that the controller has refused
 kafka_server_replicafetchermanager_maxlag | gauge | clientId | The largest lag of a followed partition, in records
 kafka_server_replicafetchermanager_failedpartitionscount | gauge | clientId | Partitions not copied until their next leader
 kafka_server_replicafetchermanager_deadthreadcount | gauge | clientId | Always 0: an error only ends the copy of its partition
@@ -113,6 +114,7 @@ kafka_server_kafkaserver_brokerstate | gauge |  | 0 not running, 1 starting, 2 r
 kafka_server_delayedoperationpurgatory_purgatorysize | gauge | delayedOperation | Waiting requests, by kind
 kafka_server_delayedoperationpurgatory_numdelayedoperations | gauge | delayedOperation | The same
 kafka_server_delayedproducemetrics_expires_total | counter |  | Produce requests that timed out
+kafka_server_delayedfetchmetrics_expires_total | counter | fetcherType | Fetches that timed out, of followers and consumers
 kafka_server_fetchsessioncache_numincrementalfetchsessions | gauge |  | Fetch sessions
 kafka_server_fetchsessioncache_numincrementalfetchpartitionscached | gauge |  | Partitions of all fetch sessions
 kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total | counter |  | Evicted fetch sessions

@@ -41,6 +41,7 @@ from kcli.state.metadata_values import Topic
 
 # Kafka's default of replica.lag.time.max.ms.
 DEFAULT_MAX_LAG_MS = 30_000
+NO_REPLICA = -1
 # The process has too many files open, which is not a failure of the disk.
 DESCRIPTORS_EXHAUSTED = (errno.EMFILE, errno.ENFILE)
 
@@ -205,6 +206,27 @@ class ReplicaManager:
         if broker is not None and not broker.is_fenced and NO_EPOCH < broker_epoch < broker.broker_epoch:
             text = f"broker {broker_id} fetched with broker epoch {broker_epoch}, and is registered with {broker.broker_epoch}"
             raise PartitionError(error_codes.NOT_LEADER_OR_FOLLOWER, text)
+
+    def preferred_replica(self, partition: Partition, offset: int, rack: str, listener: str) -> int:
+        """Return the replica in a consumer's rack that should serve it from an offset, NO_REPLICA for the leader (KIP-392).
+
+        It is the most current follower in the ISR there (Kafka: RackAwareReplicaSelector), if the leader is in another rack.
+        """
+        brokers = self._metadata.image.brokers
+
+        def is_near(broker_id: int) -> bool:
+            return self.is_live(broker_id) and brokers[broker_id].rack == rack and listener in brokers[broker_id].endpoints
+
+        if is_near(self.node_id):
+            return NO_REPLICA
+        near = [
+            (replica.log_end_offset, replica.caught_up_ms, broker_id)
+            for broker_id, replica in partition.followers.items()
+            if broker_id in partition.isr
+            and replica.log_start_offset <= offset <= replica.log_end_offset
+            and is_near(broker_id)
+        ]
+        return max(near)[-1] if near else NO_REPLICA
 
     def alter_isr(self, partition: Partition, change: IsrChange) -> None:
         """Propose an ISR to the controller."""

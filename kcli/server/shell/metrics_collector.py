@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from kcli.format.kafka_uuid import Uuid
 from kcli.log.log_manager import LogManager
 from kcli.log.unified_log import UnifiedLog
 from kcli.protocol import error_codes
@@ -86,9 +85,6 @@ READ_PER_STEP = 500
 ALWAYS_ZERO = (
     "kafka_network_requestchannel_requestqueuesize",
     "kafka_network_requestchannel_responsequeuesize",
-    "kafka_server_replicamanager_isrshrinks_total",
-    "kafka_server_replicamanager_isrexpands_total",
-    "kafka_server_replicamanager_failedisrupdates_total",
 )
 _REPLICA = "Replica"  # the clientId of what all fetchers have together
 # The TOPIC_COUNTS that Kafka has for all topics together only.
@@ -162,14 +158,21 @@ def _sample_broker(broker: Broker, raw: RawSamples) -> None:
     for name in ALWAYS_ZERO:
         raw.add(name, 0)
     replicas, sessions = broker.replica_manager, broker.fetch.sessions
-    for kind, purgatory in (
-        ("Produce", replicas.produce_purgatory),
-        ("Fetch", replicas.fetch_purgatory),
-        ("ShareFetch", replicas.share_fetch_purgatory),
+    fetches = {"consumer": replicas.fetch_purgatory, "follower": replicas.follower_fetch_purgatory}
+    for kind, size in (
+        ("Produce", replicas.produce_purgatory.size),
+        ("Fetch", sum(purgatory.size for purgatory in fetches.values())),
+        ("ShareFetch", replicas.share_fetch_purgatory.size),
+        ("DeleteRecords", replicas.delete_purgatory.size),
     ):
-        raw.add("kafka_server_delayedoperationpurgatory_purgatorysize", purgatory.size, kind)
-        raw.add("kafka_server_delayedoperationpurgatory_numdelayedoperations", purgatory.size, kind)
+        raw.add("kafka_server_delayedoperationpurgatory_purgatorysize", size, kind)
+        raw.add("kafka_server_delayedoperationpurgatory_numdelayedoperations", size, kind)
     raw.add("kafka_server_delayedproducemetrics_expires_total", replicas.produce_purgatory.expired_count)
+    for fetcher, purgatory in fetches.items():
+        raw.add("kafka_server_delayedfetchmetrics_expires_total", purgatory.expired_count, fetcher)
+    raw.add("kafka_server_replicamanager_isrshrinks_total", replicas.isr_shrinks)
+    raw.add("kafka_server_replicamanager_isrexpands_total", replicas.isr_expands)
+    raw.add("kafka_server_replicamanager_failedisrupdates_total", replicas.failed_isr_updates)
     raw.add("kafka_server_fetchsessioncache_numincrementalfetchsessions", len(sessions))
     raw.add("kafka_server_fetchsessioncache_numincrementalfetchpartitionscached", sessions.partition_count)
     raw.add("kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total", sessions.evicted_count)
@@ -187,8 +190,11 @@ def _sample_partitions(broker: Broker, raw: RawSamples) -> Iterator[None]:
         log = partition.log
         offline += log is None
         if partition.is_leader:
-            reassigning += _is_reassigning(broker, partition.topic_id, index)
-            in_sync, replicas = len(partition.isr), len(partition.replicas)
+            registration = broker.metadata.partition(partition.topic_id, index)
+            adding = [] if registration is None else registration.adding_replicas
+            reassigning += registration is not None and bool(adding or registration.removing_replicas)
+            # Those being added do not count, so that a reassignment does not look like a failure.
+            in_sync, replicas = len(partition.isr), len(partition.replicas) - len(adding)
             if log is None:
                 found = PartitionSample(topic, index, replicas, in_sync, 1, None)
             else:
@@ -201,13 +207,9 @@ def _sample_partitions(broker: Broker, raw: RawSamples) -> Iterator[None]:
     raw.add("kafka_server_replicamanager_reassigningpartitions", reassigning)
 
 
-def _is_reassigning(broker: Broker, topic_id: Uuid, index: int) -> bool:
-    registration = broker.metadata.partition(topic_id, index)
-    return registration is not None and bool(registration.adding_replicas or registration.removing_replicas)
-
-
 def _sample_fetchers(broker: Broker, raw: RawSamples) -> Iterator[None]:
     raw.add("kafka_server_brokertopicmetrics_replicationbytesin_total", broker.metrics.replication_bytes_in)
+    raw.add("kafka_server_brokertopicmetrics_replicationbytesout_total", broker.metrics.replication_bytes_out)
     manager, brokers, largest = broker.fetchers, broker.image.brokers, 0
     for fetcher in list(manager.fetchers.values()):
         registration = brokers.get(fetcher.leader_id)

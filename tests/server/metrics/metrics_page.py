@@ -28,8 +28,7 @@ server_sharegroupmetrics_partitionloadtimems* server_sharegroupmetrics_requestto
 server_sharegroupmetrics_topicpartitionsacquiretimems* server_sharepartitionmetrics_fetchlock* \
 server_sharepartitionmetrics_inflightbatchmessagecount* | Fetches of \
 share groups take no lock; they and writes of states are not timed
-server_brokertopicmetrics_replication* server_brokertopicmetrics_reassignment* server_replicafetchermanager_* \
-| Nothing is replicated between nodes
+server_brokertopicmetrics_reassignment* server_replicafetchermanager_minfetchrate | Only bytes of all replicas are counted
 server_replicaalterlogdirsmanager_* server_assignmentsmanager_* | Moves between log directories are copies, without a fetcher
 server_brokertopicmetrics_*conversions_total network_requestmetrics_messageconversions* \
 network_requestmetrics_temporarymemory* | Records are never converted

@@ -15,6 +15,7 @@ from kcli.protocol.message import Message
 from kcli.server.events import DeadlineReached
 from kcli.server.replication.partition import Partition
 from kcli.server.replication.replica import IsrAnswer, IsrChange
+from kcli.server.shell.metrics_collector import RawSamples, named, sample
 from tests.server.apis.asking import struct
 from tests.server.whole_node import Pending, WholeNode, batch
 
@@ -27,8 +28,8 @@ ELSEWHERE = Uuid(bytes(15) + b"\1")
 class Node(WholeNode):
     """A node that leads a topic `t` with followers 2 and 3; `changes` are the ISRs that it proposes, which nobody answers."""
 
-    def __init__(self, directory: Path, isr: Sequence[int] = (1, 2, 3), **configs: str) -> None:
-        super().__init__(directory, "node.id=1")
+    def __init__(self, directory: Path, isr: Sequence[int] = (1, 2, 3), *overrides: str, **configs: str) -> None:
+        super().__init__(directory, "node.id=1", *overrides)
         self.changes: list[IsrChange] = []
         self.broker.replica_manager.propose_isr = self._proposed
         self.create_topic("t", 2, **configs)
@@ -311,3 +312,74 @@ def test_followers_ask_for_the_log_end_and_consumers_for_what_is_committed(node:
 
     node.produce("t", 0, ONE, acks=1)
     assert (latest(-1), latest(2)) == (0, 1)
+
+
+RACKS = "replica.selector.class=org.apache.kafka.common.replica.RackAwareReplicaSelector"
+
+
+def test_a_consumer_is_sent_to_the_most_current_replica_in_its_rack(tmp_path: Path) -> None:
+    """As Kafka's RackAwareReplicaSelector chooses: of the ISR, with the records, alive, and not if the leader is there."""
+    node = Node(tmp_path / "data", (1, 2, 3), RACKS, "broker.rack=a")
+    for broker_id in (2, 3):
+        node.add_broker(broker_id, rack="b")
+    for _ in range(3):
+        node.produce("t", 0, ONE, acks=1)
+
+    def preferred(rack: str, offset: int = 0, **options: int) -> tuple[int, bool]:
+        answer = only(node.fetch({KEY: offset}, rack_id=rack, max_wait_ms=60_000, **options))
+        return answer.preferred_read_replica, bool(answer.records)
+
+    node.follow({KEY: 2}, 2, log_start_offset=0)
+    node.follow({KEY: 1}, 3, log_start_offset=0)
+    assert (node.log.high_watermark, preferred("b"), preferred("b", 1)) == (1, (2, False), (2, False))
+    assert [preferred(rack) for rack in ("a", "c", "")] == [(-1, True)] * 3
+    node.follow({KEY: 3}, 3, log_start_offset=1)
+    assert (preferred("b"), preferred("b", 1)) == ((2, False), (3, False))
+    node.add_broker(3, is_fenced=True)
+    assert preferred("b", 1) == (2, False)
+    node.replicate("t", isr=(1, 3))
+    assert preferred("b", 1) == (-1, True)
+    assert only(node.follow({KEY: 0}, 2, rack_id="b")).records, "a follower replicates from the leader"
+
+
+def test_without_the_selector_racks_mean_nothing(node: Node) -> None:
+    node.add_broker(2, rack="b")
+    node.produce("t", 0, ONE, acks=1)
+    node.replicated(1)
+    assert only(node.fetch({KEY: 0}, rack_id="b")).preferred_read_replica == -1
+
+
+def test_metrics_of_a_leader_have_kafkas_names(node: Node) -> None:
+    node.produce("t", 0, ONE, acks=1)
+    node.replicated(0)
+    waiting = node.follow({KEY: 1}, 2, max_wait_ms=5)
+    node.advance(5)
+    assert waiting.answer is not None
+    later = node.follow({KEY: 1}, 2, max_wait_ms=500)
+    node.advance(2 * LAG_MS)
+    node.partition.isr_answered(node.changes[0], error_codes.INELIGIBLE_REPLICA)
+    node.partition.maybe_shrink_isr()
+    node.partition.isr_answered(node.changes[1], IsrAnswer(0, node.partition.partition_epoch + 1, [1, 2]))
+    node.replicate("t", isr=(1,), adding_replicas=[3])
+    assert later.answer is not None
+    assert only(node.fetch({KEY: 0})).records == b""
+    raw = RawSamples()
+    for _ in sample(raw, node.broker, None, node.node.quorum.client, node.now_ms):
+        pass
+    found = named(raw)
+
+    def value(name: str, *labels: str) -> float:
+        (one,) = [value for at, value in found[name] if at == labels]
+        return one
+
+    assert value("kafka_server_brokertopicmetrics_replicationbytesout_total") == 2 * len(ONE)
+    assert value("kafka_server_brokertopicmetrics_bytesout_total", "t") == 0
+    assert value("kafka_server_delayedfetchmetrics_expires_total", "follower") == 2
+    assert value("kafka_server_replicamanager_failedisrupdates_total") == 1
+    assert (value("kafka_server_replicamanager_isrshrinks_total"), value("kafka_server_replicamanager_isrexpands_total")) == (
+        1,
+        0,
+    )
+    assert value("kafka_cluster_partition_replicascount", "t", "0") == 2, "one that is being added is not missed"
+    assert value("kafka_cluster_partition_insyncreplicascount", "t", "0") == 1
+    assert value("kafka_server_replicamanager_underreplicatedpartitions") == 1
