@@ -64,3 +64,53 @@ def test_three_brokers_keep_what_was_acknowledged(tmp_path: Path) -> None:
             assert read(nodes[0].bootstrap, TOPIC, len(sent)) == sent
             wait_for(partial(have_equal_logs, nodes, TOPIC, 3))
     assert faults(nodes) == []
+
+
+IN_THREE_COPIES = (
+    *("offsets.topic.replication.factor=3", "offsets.topic.num.partitions=1", "group.initial.rebalance.delay.ms=0"),
+    *(
+        "transaction.state.log.replication.factor=3",
+        "transaction.state.log.min.isr=2",
+        "transaction.state.log.num.partitions=1",
+    ),
+)
+
+
+@pytest.mark.ci
+def test_groups_and_transactions_survive_the_brokers_that_coordinate_them(tmp_path: Path) -> None:
+    """Committed offsets are there, and a transaction goes on, when the leader of their internal topic is killed."""
+    ports, broker_ports = free_ports(3), free_ports(3)
+    nodes = [
+        Controller(tmp_path, node_id, ports, kcli_command(), *IN_THREE_COPIES, EARLY_FENCES, broker_port=port)
+        for node_id, port in enumerate(broker_ports, 1)
+    ]
+    with Quorum([node.format_by_kcli() for node in nodes]) as quorum:
+        wait_for(lambda: all("is ready" in one.log() for one in nodes))
+        servers = addresses(broker_ports)
+        settings: dict[str, str | int] = {"bootstrap.servers": servers, "acks": "all"}
+        with Admin({"bootstrap.servers": servers}) as admin, Producer({**settings, "transactional.id": "x"}) as producer:
+            new = NewTopic(TOPIC, 3, 3, configs={"min.insync.replicas": "2"})
+            value_of(admin.create_topics([new])[TOPIC])
+            wait_for(lambda: set(leaders_of(admin, TOPIC).values()) == BROKERS)
+            producer.init_transactions()
+            for number, topic in enumerate(("__consumer_offsets", "__transaction_state")):
+                producer.begin_transaction()
+                sent = send(producer, TOPIC, range(3), f"before-{number}")
+                if number:
+                    kill_leader(admin, quorum, topic)
+                    sent |= send(producer, TOPIC, range(3), f"after-{number}")
+                producer.commit_transaction()
+                assert read(servers, TOPIC, len(sent)) == sent, "from what the group has committed on"
+                if not number:
+                    kill_leader(admin, quorum, topic)
+    assert faults(nodes) == []
+
+
+def kill_leader(admin: Admin, quorum: Quorum, topic: str) -> None:
+    """Kill the broker that leads an internal topic, wait for the next leader, and start it again until all are in sync."""
+    wait_for(lambda: in_sync(admin, topic) == {frozenset(BROKERS)})
+    (leader,) = leaders_of(admin, topic).values()
+    quorum.controllers[leader].end()
+    wait_for(lambda: leaders_of(admin, topic)[0] not in (leader, -1))
+    quorum.controllers[leader].start()
+    wait_for(lambda: in_sync(admin, topic) == {frozenset(BROKERS)})

@@ -162,6 +162,7 @@ class TransactionalProduce:
 
     def check(self, partition: Partition, records: memoryview | ValidBatch) -> None:
         """Check that a transactional batch may be appended now. Raises PartitionError."""
+        partition.leader_log()  # a partition that another broker leads was not verified, and its batch goes there
         refused = self._refused.get(partition.key)
         if refused is not None:
             raise refused

@@ -18,13 +18,14 @@ from kcli.log.unified_log import UnifiedLog
 from kcli.network.events import NodeRole, PeerNode
 from kcli.network.peer_request import Answer, PeerFailure
 from kcli.protocol import error_codes
-from kcli.protocol.apis import API_KEYS, FETCH, LIST_OFFSETS
+from kcli.protocol.apis import API_KEYS, FETCH, LIST_OFFSETS, PRODUCE
 from kcli.protocol.message import Message
 from kcli.server.events import DeadlineReached
 from kcli.server.replication.replica_fetcher import FIRST_DELAY_MS, ReplicaFetcherManager
 from kcli.server.shell.metrics_collector import RawSamples, named, sample
 from kcli.state.image_records import new_record
-from tests.server.whole_node import WholeNode, batch
+from tests.server.test_produce import only
+from tests.server.whole_node import WholeNode, batch, produce_request
 
 HERE, LEADER, OTHER = 1, 2, 3
 VERSIONS = {FETCH: 17, LIST_OFFSETS: 10}
@@ -492,3 +493,12 @@ def test_metrics_say_how_far_behind_the_copies_are(node: WholeNode, leaders: Lea
     assert found["kafka_server_replicafetchermanager_failedpartitionscount"] == [(("Replica",), 1)]
     assert found["kafka_server_fetcherlagmetrics_consumerlag"] == [(("broker-1-fetcher-0", "t", "0"), 7)]
     assert found["kafka_server_brokertopicmetrics_replicationbytesin_total"] == [((), len(records))]
+
+
+def test_a_follower_refuses_a_batch_of_a_transaction_as_any_other(node: WholeNode, leaders: Leaders) -> None:
+    """A client whose metadata is old asks the earlier leader. It got INVALID_TXN_STATE, which ends a transaction."""
+    place(node)
+    request = produce_request({("t", 0): batch(b"a", attributes=16, producer_id=1, producer_epoch=0, base_sequence=0)}, -1)
+    request.transactional_id = "x"
+    pending = node.send(PRODUCE, 12, request)
+    assert only(pending).error_code == error_codes.NOT_LEADER_OR_FOLLOWER
