@@ -494,7 +494,8 @@ class _Fetch:
         elif plan.begins_session:
             for target, answer in answered:
                 target.has_news(answer)
-            session_id = self._handler.sessions.begin(plan.targets, self._uses_ids, now_ms)
+            sessions = self._handler.sessions
+            session_id = sessions.begin(plan.targets, self._uses_ids, now_ms, is_follower=self.is_follower)
         self._count(answers)
         response = context.new("FetchResponse", session_id=session_id, responses=self._topics(answered))
         if context.version >= NAMES_LEADER_VERSION:

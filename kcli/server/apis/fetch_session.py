@@ -14,7 +14,8 @@ client received last. Partitions that had records move to the end of the session
 partition that a request names twice counts once, as it is named last.
 
 The cache holds max.incremental.fetch.session.cache.slots sessions. A full cache evicts the session that was used least
-recently, if that was more than EVICTION_MS ago; otherwise the client gets no session.
+recently, if that was more than EVICTION_MS ago. Otherwise a consumer gets no session, and a follower that of the consumer with
+the fewest partitions: replication does not depend on the number of consumers.
 """
 
 from __future__ import annotations
@@ -82,10 +83,19 @@ class FetchTarget:
 class FetchSession:
     """The partitions of a client, in the order in which they are read."""
 
-    __slots__ = ("epoch", "last_used_ms", "session_id", "targets", "uses_topic_ids")
+    __slots__ = ("epoch", "is_follower", "last_used_ms", "session_id", "targets", "uses_topic_ids")
 
-    def __init__(self, session_id: int, uses_topic_ids: bool, targets: dict[PartitionKey, FetchTarget], now_ms: int) -> None:
+    def __init__(
+        self,
+        session_id: int,
+        uses_topic_ids: bool,
+        targets: dict[PartitionKey, FetchTarget],
+        now_ms: int,
+        *,
+        is_follower: bool = False,
+    ) -> None:
         self.session_id = session_id
+        self.is_follower = is_follower
         self.uses_topic_ids = uses_topic_ids
         self.targets = targets
         self.epoch = 1
@@ -167,24 +177,27 @@ class FetchSessionCache:
             for index in topic.partitions:
                 session.targets.pop((name, index), None)
 
-    def begin(self, targets: Iterable[FetchTarget], uses_topic_ids: bool, now_ms: int) -> int:
+    def begin(self, targets: Iterable[FetchTarget], uses_topic_ids: bool, now_ms: int, *, is_follower: bool = False) -> int:
         """Begin a session and return its id, or 0 if the cache is full."""
         by_key = {(target.topic, target.partition.partition): target for target in targets}
-        if not self._make_room(now_ms):
+        if not self._make_room(now_ms, is_follower=is_follower):
             return NO_SESSION_ID
         session_id = self._rng.randint(1, INT32_MAX)
         while session_id in self._sessions:
             session_id = self._rng.randint(1, INT32_MAX)
-        self._sessions[session_id] = FetchSession(session_id, uses_topic_ids, by_key, now_ms)
+        self._sessions[session_id] = FetchSession(session_id, uses_topic_ids, by_key, now_ms, is_follower=is_follower)
         return session_id
 
-    def _make_room(self, now_ms: int) -> bool:
+    def _make_room(self, now_ms: int, *, is_follower: bool) -> bool:
         if len(self._sessions) < self.max_sessions:
             return True
-        oldest = next(iter(self._sessions.values()))
-        if now_ms - oldest.last_used_ms <= EVICTION_MS:
-            return False
-        del self._sessions[oldest.session_id]
+        evicted = next(iter(self._sessions.values()))
+        if now_ms - evicted.last_used_ms <= EVICTION_MS:
+            consumers = [one for one in self._sessions.values() if is_follower and not one.is_follower]
+            if not consumers:
+                return False
+            evicted = min(consumers, key=lambda one: len(one.targets))
+        del self._sessions[evicted.session_id]
         self.evicted_count += 1
         return True
 

@@ -302,3 +302,17 @@ def test_a_session_knows_what_a_full_fetch_would(shared_node: WholeNode, data: s
             if offset < ends[index]
         }
         assert reader.known == {(topic, index): ends[index] for _, index in reader.wanted}
+
+
+def test_a_follower_takes_the_place_of_the_consumer_with_the_fewest_partitions() -> None:
+    """As Kafka's privileged sessions do: else consumers that come and go would make followers send all their partitions."""
+    sessions = cache(3)
+    wide, narrow = begin(sessions, {("t", index): 0 for index in range(3)}), begin(sessions, {("t", 0): 0})
+    follower = sessions.begin([], True, NOW_MS, is_follower=True)
+    assert follower and not begin(sessions, {("t", 0): 0}), "a consumer evicts none"
+    assert all(sessions.begin([], True, NOW_MS, is_follower=True) for _ in range(2))
+    assert not sessions.begin([], True, NOW_MS, is_follower=True), "nor does a follower another"
+    assert (len(sessions), sessions.evicted_count) == (3, 2)
+    codes = {refused(sessions, session_id=session_id, session_epoch=1) for session_id in (wide, narrow)}
+    assert codes == {error_codes.FETCH_SESSION_ID_NOT_FOUND}
+    assert refused(sessions, session_id=follower, session_epoch=9) == error_codes.INVALID_FETCH_SESSION_EPOCH
