@@ -35,6 +35,7 @@ LIMIT_S = 600.0
 PREAMBLE = """\
 set -eu
 kcli() {{ {python} -m kcli "$@"; }}
+python3() {{ {python} "$@"; }}
 ssh() {{ local host=$1; shift; ( cd "$MACHINES/$host" && eval "$*" ); }}
 runs() {{ [ -e /proc/$1/stat ] && ! grep -q ') Z' /proc/$1/stat; }}
 systemctl() {{

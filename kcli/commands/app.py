@@ -16,7 +16,7 @@ from kcli.commands.output import EXIT_CANNOT_RUN, EXIT_OK, CannotRun, guarded, p
 
 # name -> (module, one line of help); the order is that of --help and of the README.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "serve": ("serve", "run a Kafka broker and controller in this process"),
+    "serve": ("serve", "run a Kafka broker and controller in this process, or a cluster on this machine"),
     "format": ("format", "format empty log directories for a node, as kafka-storage format does"),
     "dump-log": ("dump_log", "show the files of a log directory: segments, indexes, snapshots, checkpoints"),
     "describe": ("describe", "list what a log directory holds: topics, offsets, groups, transactions, configs"),
@@ -59,7 +59,7 @@ ALIASES = {"repair": "verify --repair", "start": "serve", "broker": "serve", "fs
 
 DESCRIPTION = """\
 Kafka in one Python program: a broker and controller for Kafka's clients and tools, also in a cluster
-(replicas and security are not supported yet), tools that show, check, repair, compact and export log
+(security is not supported yet), tools that show, check, repair, compact and export log
 directories of Apache Kafka and of kcli, with no broker running, and tools that write, read and
 administer running clusters."""
 EPILOG = """\

@@ -15,6 +15,9 @@
 
 Broker N has the port of the first broker + N - 1, and controllers have CONTROLLER_PORTS more; with port 0 all are free ports.
 
+Partitions have MOST_REPLICAS replicas, or one on each of fewer brokers, and min.insync.replicas is one less, unless the
+configuration for all nodes says otherwise.
+
 A cluster is formatted with a dynamic quorum (KIP-853) whose first voters are all its controllers. The directory ids of these
 are in cluster.properties until all directories are formatted, so that a start that was interrupted is repeated. A directory
 that is made later, of a new node or for a disk that was replaced, has no voters: a controller on it becomes a voter by itself
@@ -48,6 +51,7 @@ CONTROLLER_PORTS = 10_000
 # Brokers that are controllers as well: a majority of three survives the loss of one.
 COMBINED_CONTROLLERS = 3
 FIRST_CONTROLLER_ID = 101
+MOST_REPLICAS = 3
 MAX_BROKERS = FIRST_CONTROLLER_ID - 1
 CLUSTER_FILE = "cluster.properties"
 # The keys that each node has of its own; `serve --brokers` sets them.
@@ -274,7 +278,26 @@ def configure_node(
     }
     if node.controller_port is not None:
         own |= {"controller.quorum.auto.join.enable": "true", "kcli.quorum.elect.at.once": "true"}
-    return load_config(path, [*overrides, *(f"{key}={value}" for key, value in own.items())], strict=strict)
+    stated = {text.partition("=")[0].strip() for text in overrides}
+    if path is not None:
+        stated |= load_config(path, serving=False).stated.keys()
+    common = {key: value for key, value in replication(len(layout.brokers)).items() if key not in stated}
+    return load_config(path, [*overrides, *(f"{key}={value}" for key, value in (common | own).items())], strict=strict)
+
+
+def replication(brokers: int) -> dict[str, str]:
+    """Return the settings that keep each record when one broker of several dies, as far as there are brokers for it."""
+    replicas = min(MOST_REPLICAS, brokers)
+    in_sync = max(1, replicas - 1)
+    return {
+        "default.replication.factor": str(replicas),
+        "min.insync.replicas": str(in_sync),
+        "offsets.topic.replication.factor": str(replicas),
+        "transaction.state.log.replication.factor": str(replicas),
+        "transaction.state.log.min.isr": str(in_sync),
+        "share.coordinator.state.topic.replication.factor": str(replicas),
+        "share.coordinator.state.topic.min.isr": str(in_sync),
+    }
 
 
 def check_common(path: str | None, overrides: Sequence[str]) -> None:

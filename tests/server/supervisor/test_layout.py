@@ -128,6 +128,22 @@ def test_directories_that_are_something_else_are_refused(tmp_path: Path) -> None
             plan_cluster(str(other), 3, None, None)
 
 
+def test_partitions_have_as_many_replicas_as_brokers_up_to_three(tmp_path: Path) -> None:
+    """One of three brokers may die; the file or an override of all nodes counts more."""
+
+    def factors(brokers: int, path: str | None = None, *overrides: str) -> list[object]:
+        layout = plan_cluster(str(tmp_path / "c"), brokers, None, None)
+        config = configure_node(layout, layout.nodes[0], path, overrides, strict=False)
+        keys = ("default.replication.factor", "min.insync.replicas", "offsets.topic.replication.factor")
+        return [config[key] for key in (*keys, "transaction.state.log.min.isr")]
+
+    assert [factors(brokers) for brokers in (1, 2, 3, 5)] == [[1, 1, 1, 1], [2, 1, 2, 1], [3, 2, 3, 2], [3, 2, 3, 2]]
+    assert factors(3, None, "min.insync.replicas=1") == [3, 1, 3, 2]
+    common = tmp_path / "common.properties"
+    common.write_text("default.replication.factor=1\n")
+    assert factors(3, str(common)) == [1, 2, 3, 2]
+
+
 def test_each_node_has_its_configuration_as_a_file(tmp_path: Path) -> None:
     """With the keys of all nodes; a key that is a node's own is refused, with the place where it is."""
     common = tmp_path / "common.properties"
