@@ -5,6 +5,8 @@ What is expected follows Kafka 4.3.1; tests/oracle/test_share_group_answers.py c
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from kcli.server.coordinator.group.assignors import MemberSpec
 from kcli.server.coordinator.group.share_assignor import assign_shares
 from kcli.server.coordinator.group.share_group_manager import Initialization, ShareGroupManager
 from kcli.server.coordinator.operation import CoordinatorError, Decision
-from kcli.server.replication.share_persister import ShareKey, ShareUpdateBatches
+from kcli.server.replication.share_persister import DefaultStatePersister, ShareKey, ShareUpdateBatches
 from tests.server.apis.asking import ask, struct
 from tests.server.whole_node import WholeNode, batch
 
@@ -137,6 +139,33 @@ def test_members_share_partitions_and_take_over_those_of_one_that_leaves(node: W
     members[0].beat()
     settled(node, members[0])
     assert list(members[0].assigned.values()) == [[0, 1, 2]]
+
+
+def test_a_state_that_takes_long_to_be_made_is_made_once(node: WholeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The group repeats what takes long. Calls that waited behind one began states anew in which members had acknowledged
+    records: they were delivered again."""
+    member, real = Member(node, "m", "t"), DefaultStatePersister.initialize
+    made: list[int] = []
+    held: list[Callable[[], None]] = []
+
+    def initialize(self: DefaultStatePersister, key: ShareKey, epoch: int, offset: int, done: Callable[[int], None]) -> None:
+        made.append(key.partition)
+        call = partial(real, self, key, epoch, offset, done)
+        if key.partition == 0:
+            held.append(call)
+        else:
+            call()
+
+    monkeypatch.setattr(DefaultStatePersister, "initialize", initialize)
+    member.join()
+    for _ in range(10):  # 50 s; group.share.initialize.retry.interval.ms is 30 s
+        node.advance(5_000)
+        member.beat()
+    assert (sorted(made), member.assigned) == ([0, 1, 2], {})
+    for call in held:
+        call()
+    settled(node, member)
+    assert (sorted(made), member.assigned) == ([0, 1, 2], {node.broker.image.topic_ids["t"]: [0, 1, 2]})
 
 
 def test_a_new_partition_is_initialized_and_assigned(node: WholeNode) -> None:

@@ -15,6 +15,7 @@ lag = end offset - start offset - number of offsets above the start whose delive
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
@@ -112,11 +113,23 @@ class ShareGroupStates:
         self._timer = timer
         self._write = write
         self._report = report
+        self._making: Counter[tuple[str, TopicIdPartition]] = Counter()  # with other partitions, until all are made
 
     # ------------------------------------------------------------------------------------------------------ initialize
 
     def initialize(self, wanted: Initialization) -> None:
-        """Make the states of new partitions. Those of a topic that the group already read begin at offset 0 (KAFKA-20742)."""
+        """Make the states of new partitions. Those of a topic that the group already read begin at offset 0 (KAFKA-20742).
+
+        A state that is being made already is left out: the group repeats what takes long, and a call that is executed when
+        members have acknowledged records would begin the state anew. Kafka's coordinator sends it.
+        """
+        partitions: ShareIndexes = {}
+        for key in _flat(wanted.partitions):
+            if not self._making[wanted.group_id, key]:
+                partitions.setdefault(key[0], set()).add(key[1])
+        if not partitions:
+            return
+        wanted = wanted._replace(partitions=partitions)
         starts = {key: 0 for key in _flat(wanted.partitions) if key[0] in wanted.known_topics}
         self._make(wanted, starts, partial(self._made, wanted))
 
@@ -125,7 +138,13 @@ class ShareGroupStates:
             where = ShareKey(wanted.group_id, *key)
             self._persister.initialize(where, wanted.state_epoch, starts.get(key, _NO_OFFSET), take)
 
-        _gather(_flat(wanted.partitions), make, lambda results: done(_codes(results)))
+        def made(results: dict[TopicIdPartition, object]) -> None:
+            self._making -= making
+            done(_codes(results))
+
+        making = Counter((wanted.group_id, key) for key in _flat(wanted.partitions))
+        self._making += making
+        _gather(_flat(wanted.partitions), make, made)
 
     def _made(self, wanted: Initialization, codes: Codes) -> None:
         failed = next((code for code in codes.values() if code), error_codes.NONE)
