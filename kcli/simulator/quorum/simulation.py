@@ -231,6 +231,8 @@ class QuorumSimulation:
         if message.target == CLIENT:
             self.world.deliver(message)
             return
+        if isinstance(message.body, AddRaftVoter) and message.body.voter in self.world.lost_disks:
+            return  # a voter that can never be heard: the others could be too few, as those of Kafka
         replica = self.world.replicas[message.target]
         if replica.core is None:
             if message.request is None and message.source != CLIENT and self._rng.random() < 0.7:
@@ -332,7 +334,9 @@ class QuorumSimulation:
 
     def _replace_disk(self, replica: SimulatedReplica) -> None:
         """Replace the disk of a node, if the others can go on without it whatever the voters are."""
-        if not self._loses_disks or not self._has_majority_without(replica.key):
+        leaders = (one.core.quorum.leader for one in self.world.replicas.values() if one.core is not None)
+        is_added = any(one.change is not None and one.change.voter == replica.key for one in leaders if one is not None)
+        if is_added or not self._loses_disks or not self._has_majority_without(replica.key):
             return
         if replica.core is not None:
             self._crash(replica)
