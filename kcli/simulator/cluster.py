@@ -5,8 +5,9 @@
     clients             an administrator, producers and consumers of kcli.client, with the checks of the one-node workload; or
                         groups, share groups and transactional producers (kcli.simulator.coordination.cluster_groups), and no
                         disk that fails
-    an operator         upgrades metadata.version; in a dynamic quorum it removes controllers from the voters and adds them
-                        again, some of them with an empty disk; at the end all are voters
+    an operator         upgrades metadata.version; unregisters brokers, which register again; in a dynamic quorum it removes
+                        controllers from the voters and adds them again, some of them with an empty disk; at the end all are
+                        voters
     faults of a machine as of one node (kcli.simulator.chaos): deaths, power losses, clean stops, clocks, disks; and pauses
     faults of the ways  two machines that cannot reach each other, in both directions or one; one that is cut off from all;
                         slow ways; requests between nodes that come twice
@@ -36,7 +37,7 @@ broker has a replica of every partition, and machines lose power only if each ap
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from random import Random
 from typing import NamedTuple, TypeVar
@@ -48,6 +49,7 @@ from kcli.client.admin.cluster import (
     add_raft_voter,
     describe_metadata_quorum,
     remove_raft_voter,
+    unregister_broker,
     update_features,
 )
 from kcli.client.admin.driver import AdminCore
@@ -306,13 +308,21 @@ _Result = TypeVar("_Result")
 class ClusterOperator:
     """Changes what a cluster consists of, while it runs. `voters` are the directory ids that the voters shall have in the end.
 
+    `brokers` are unregistered, although they run.
     `replace_disk(node_id)` gives a machine of `replaceable` an empty disk and returns the id of its new directory.
     """
 
     def __init__(
-        self, world: World, rng: Random, voters: dict[int, Uuid], replaceable: list[int], replace_disk: Callable[[int], Uuid]
+        self,
+        world: World,
+        rng: Random,
+        brokers: Sequence[int],
+        voters: dict[int, Uuid],
+        replaceable: list[int],
+        replace_disk: Callable[[int], Uuid],
     ) -> None:
-        self.changes = self.replacements = 0
+        self.changes = self.replacements = self.unregistrations = 0
+        self._brokers = brokers
         self._world = world
         self._rng = rng
         self._voters = voters
@@ -329,7 +339,12 @@ class ClusterOperator:
         pause_ms = rng.choice(OPERATOR_PAUSES_MS)
         while not self._world.is_ending:
             yield rng.randrange(pause_ms)
-            if rng.random() < 0.3:
+            choice = rng.random()
+            if choice < 0.15:
+                broker_id = rng.choice(self._brokers)
+                yield from self._ask(unregister_broker(broker_id), f"unregister broker {broker_id}")
+                self.unregistrations += 1
+            elif choice < 0.4:
                 update = {METADATA_VERSION: FeatureUpdate(DEFAULT_METADATA_VERSION)}
                 yield from self._ask(update_features(update), "upgrade metadata.version")
             elif self._voters:
@@ -461,7 +476,9 @@ class ClusterSimulation:
         # Of the voters of a quorum of two none can be spared.
         voters = self._voters if self.is_dynamic and len(self.layout.controllers) > 2 else {}
         replaceable = [one for one in self.layout.controllers if one not in self.layout.brokers]
-        self.operator = ClusterOperator(self.world, self._rng("operator"), voters, replaceable, self._replace_disk)
+        self.operator = ClusterOperator(
+            self.world, self._rng("operator"), self.layout.brokers, voters, replaceable, self._replace_disk
+        )
         self.groups = ClusterGroups(self.world, self._rng, self._share_life, share_terms_of(shares)) if has_groups else None
         if has_groups or self.replicas:  # what writes at once, before the leader epochs are written to their file
             for checker in self.checkers.values():
@@ -663,9 +680,10 @@ class ClusterSimulation:
         for node_id, machine in self.machines.items():
             if machine.steps != self._checked_steps.get(node_id) and isinstance(machine.node, Node):
                 self._checked_steps[node_id] = machine.steps
-                self.checks.check(machine.node)
-                if self.replicas is not None:
-                    self.replicas.check(machine.node)
+                with machine.disk.without_faults():
+                    self.checks.check(machine.node)
+                    if self.replicas is not None:
+                        self.replicas.check(machine.node)
         self._note_silence()
         if step % IMAGES_EACH_STEPS == 0:
             nodes = [one.node for one in self.machines.values() if isinstance(one.node, Node)]

@@ -94,6 +94,7 @@ def test_a_few_seeds() -> None:
     assert sum(run.groups.read_by_shares for run in runs if run.groups is not None) > 50
     assert sum(machine.repeated_count for run in runs for machine in run.machines.values()) > 100
     assert sum(run.operator.changes for run in runs) > 0
+    assert sum(run.operator.unregistrations for run in runs) > 0
     assert sum(run.checks.snapshots for run in runs) > 0
     assert sum(chaos.deaths for run in runs for chaos in run.chaos.values()) > 10
 

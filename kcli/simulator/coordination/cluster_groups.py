@@ -266,8 +266,10 @@ class ClusterGroups:
         if ends is None or committed is None or lags is None or any(stable != end for stable, end in ends.values()):
             return False
         for group, found in lags.items():
-            has_lag = any(lag and ends[partition][1] for partition, lag in found.items())
-            if has_lag and not self.stage.history.shares.is_quiet(group, begin_ms, self.stage.now_ms):
+            left = [lag for partition, lag in found.items() if lag and ends[partition][1]]
+            if any(lag < 0 for lag in left):
+                return False  # its coordinators still look for each other
+            if left and not self.stage.history.shares.is_quiet(group, begin_ms, self.stage.now_ms):
                 return False
         is_read = all(
             committed[group].get(partition, 0) >= end
