@@ -49,7 +49,7 @@ USAGE = ACTION_USAGE
 DESCRIPTION = """\
 Shows the nodes, quorum, features and log directories of a running cluster, changes the voters of the quorum, and
 removes the registrations of nodes that do not run any more. The actions status, stop, start, kill, pause and resume
-are for a cluster that kcli serve --brokers runs on this machine."""
+are for a cluster that kcli serve --brokers runs on this machine, and status is what kcli cluster alone shows."""
 EPILOG = action_epilog("cluster")
 
 _NODES = (
@@ -111,6 +111,8 @@ run = run_action
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the actions of `kcli cluster`."""
     actions = add_actions(parser)
+    actions.required = False
+    parser.set_defaults(run_action=_status, data_dir=None, output="text")
     help_text = "show the brokers, or the controllers, and the cluster's id"
     nodes = add_action(actions, "nodes", _nodes, help_text, takes_controllers=True)
     nodes.add_argument(

@@ -95,14 +95,14 @@ class Supervisor:
         self._began = began
         self._members = {node.node_id: _Member(node, config, n) for n, (node, config) in enumerate(zip(layout.nodes, configs))}
         self._width = max(len("cluster"), *(len(node.name) for node in layout.nodes))
-        self.log = self._log_writer("cluster", 1)
+        self.log = self.log_writer("cluster", 1)
         self._disk = OsDisk()
         self._selector = selectors.DefaultSelector()
         self._was_ready = False
         self._stopping_since: float | None = None
         self._has_failed = False
 
-    def _log_writer(self, name: str, colour: int) -> LogWriter:
+    def log_writer(self, name: str, colour: int) -> LogWriter:
         """Return the writer of the lines of a node."""
         if self._options.log_format == "json":
             return LogWriter("json", own={"node_name": name})
@@ -195,7 +195,7 @@ class Supervisor:
     def _run_node(self, member: _Member, channel: socket.socket) -> None:
         """Be the process of a node; never returns."""
         code = 1
-        log = self._log_writer(member.node.name, COLOURS[member.number % len(COLOURS)])
+        log = self.log_writer(member.node.name, COLOURS[member.number % len(COLOURS)])
         try:
             # Ctrl-C is sent to the group of the terminal; the supervisor decides what it means.
             os.setpgid(0, 0)
