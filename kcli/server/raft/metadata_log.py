@@ -140,7 +140,6 @@ class MetadataLog:
         # For metrics: what was appended as the leader, and what was fetched from leaders.
         self.appended_records = self.fetched_records = 0
         self._flushed_segment: str | None = None
-        self._unflushed_directories: list[str] = []
         self._has_removed_files = False
         self._removable: list[str] = []
         self._last_refusal = ""
@@ -160,7 +159,6 @@ class MetadataLog:
 
         Raises MetadataLogError for a log that cannot be opened, and OSError.
         """
-        is_new = not disk.is_directory(directory)
         disk.make_directory(directory)
         _write_partition_metadata(disk, directory)
         _forget_epochs(disk, directory)
@@ -189,8 +187,9 @@ class MetadataLog:
                 disk.remove(f"{directory}/{name}")
         opened = cls(disk, log, sorted(snapshots), config, wall, report)
         opened._appended_ms = wall_ms
-        if is_new:
-            opened._unflushed_directories.append(directory.rpartition("/")[0] or "/")
+        if not log.log_end_offset:
+            # The directory may be new, and the first vote comes before the first record: a voter must not forget it.
+            disk.flush_directory(parent_path(directory))
         if log.log_start_offset > 0 and not snapshots:
             raise MetadataLogError(
                 f"{directory}: the log begins at offset {log.log_start_offset}, and there is no snapshot of the records below; "
@@ -290,8 +289,7 @@ class MetadataLog:
             segments = [self.directory, *(segments or [self.log.local_log().segments[-1].log_path])]
         if segments and segments[-1] != self._flushed_segment:
             self._flushed_segment = segments[-1]
-            segments += (self.directory, *self._unflushed_directories)
-            self._unflushed_directories.clear()
+            segments += (self.directory,)
         return segments
 
     def append(self, batches: bytes, wall_ms: int) -> None:

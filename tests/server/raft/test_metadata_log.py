@@ -39,6 +39,7 @@ from kcli.server.raft.metadata_log import (
     MetadataLogError,
     SnapshotId,
 )
+from kcli.simulator.disk import SimulatedDisk
 
 NOW_MS = 1_700_000_000_000
 LARGE = MetadataLogConfig()
@@ -270,3 +271,19 @@ def test_a_leader_appends_no_batch_above_8_mib(tmp_path: Path) -> None:
         log.append_as_leader(4, EncodedRecords(records), NOW_MS)
     assert log.end_offset == 20
     assert log.append_as_leader(4, EncodedRecords(records[:250]), NOW_MS) == 20 + 249
+
+
+def test_a_new_directory_is_there_after_a_loss_of_power() -> None:
+    """The quorum-state in it, flushed with its directory, has the first votes, before any record: a voter voted twice in an
+    epoch whose directory was lost. Also if the process that made the directory was killed."""
+    disk = SimulatedDisk(random.Random(1))
+    disk.make_directory("/data")
+    disk.flush("/")
+    disk.make_directory("/data/log")
+    MetadataLog.open(disk, FileCache(disk), "/data/log", LARGE, WallTime(), NOW_MS)
+    disk.write_file("/data/log/quorum-state", b"a vote")
+    for path in ("/data/log/quorum-state", "/data/log"):
+        disk.flush(path)
+    disk.kill()
+    disk.lose_power(random.Random(2))
+    assert disk.read_file("/data/log/quorum-state", 100) == b"a vote"
