@@ -108,7 +108,7 @@ FIRST_LEVELS = (25, 26, DEFAULT_METADATA_VERSION)
 OPERATOR_PAUSES_MS = (3000, 15_000)
 RETRY_MS = 300
 GROUPS_SHARE = 0.4
-REPLICAS_SHARE = 0.5  # of the other seeds
+REPLICAS_SHARE = (0.5, 0.0)  # of the seeds without groups, and of those with groups
 NEWCOMER_SHARE = 0.7  # of the seeds that may have one
 MAX_ADDITION_MS = 12_000
 # Machines lose power, and what coordinators have answered must be there.
@@ -430,7 +430,7 @@ class ClusterResult(NamedTuple):
 
 
 class ClusterSimulation:
-    """One run of one seed; with `is_replicated` its partitions have several replicas, by default that is random."""
+    """One run of one seed; by default it is random whether its partitions have several replicas, and whether it has groups."""
 
     def __init__(
         self,
@@ -438,19 +438,20 @@ class ClusterSimulation:
         *,
         steps: int = DEFAULT_STEPS,
         write: Callable[[str], None] | None = None,
-        is_replicated: bool = False,
+        is_replicated: bool | None = None,
+        has_groups: bool | None = None,
     ) -> None:
         self.seed = seed
         rng = self._rng("layout")
         self.layout = rng.choice(LAYOUTS)
         self.is_dynamic = rng.random() < 0.5
-        has_groups = rng.random() < GROUPS_SHARE and not is_replicated
+        has_groups = (rng.random() < GROUPS_SHARE) if has_groups is None else has_groups
         self._loses_power = True
         self.replicas: ReplicaChecks | None = None
         self._replica_settings: dict[str, object] = {}
-        if is_replicated or (not has_groups and self._rng("replicas").random() < REPLICAS_SHARE):
+        if is_replicated or (is_replicated is None and self._rng("replicas").random() < REPLICAS_SHARE[has_groups]):
             self.replicas = ReplicaChecks()
-            self._choose_replicas(self._rng("several replicas"))
+            self._choose_replicas(self._rng("several replicas"), has_groups=has_groups)
         self.newcomer = self._choose_newcomer(self._rng("newcomer"))
         self.steps = steps * 2 if has_groups or self.replicas else steps
         shares = share_settings(self._rng("shares"))
@@ -479,7 +480,10 @@ class ClusterSimulation:
         self.operator = ClusterOperator(
             self.world, self._rng("operator"), self.layout.brokers, voters, replaceable, self._replace_disk
         )
-        self.groups = ClusterGroups(self.world, self._rng, self._share_life, share_terms_of(shares)) if has_groups else None
+        self.groups = None
+        if has_groups:
+            terms = share_terms_of(shares)
+            self.groups = ClusterGroups(self.world, self._rng, self._share_life, terms, self._replication_factor)
         if has_groups or self.replicas:  # what writes at once, before the leader epochs are written to their file
             for checker in self.checkers.values():
                 checker.allowed_at_start = ("leader-epoch-mismatch",)
@@ -493,13 +497,16 @@ class ClusterSimulation:
         return Random(f"{self.seed} cluster {name}")
 
     def _administrator(self, name: str) -> CoreLogAdmin:
-        replicas = 1 if self.replicas is None else len(self.layout.brokers)
-        return CoreLogAdmin(self.world, self._rng(name), replicas)
+        return CoreLogAdmin(self.world, self._rng(name), self._replication_factor)
+
+    @property
+    def _replication_factor(self) -> int:
+        return 1 if self.replicas is None else len(self.layout.brokers)
 
     def _consumer(self, name: str) -> CoreLogConsumer:
         return CoreLogConsumer(self.world, name, self._rng(name), is_replicated=self.replicas is not None)
 
-    def _choose_replicas(self, rng: Random) -> None:
+    def _choose_replicas(self, rng: Random, *, has_groups: bool) -> None:
         """Choose the layout and settings of a seed whose partitions have several replicas."""
         self.layout = rng.choice(REPLICATED_LAYOUTS)
         self._loses_power = rng.random() < 0.5
@@ -507,8 +514,12 @@ class ClusterSimulation:
             "min.insync.replicas": rng.randrange(1, len(self.layout.brokers)),
             "replica.lag.time.max.ms": rng.choice((800, 3000)),
             "replica.fetch.wait.max.ms": rng.choice((100, 500)),
-            "replica.fetch.max.bytes": rng.choice((300, 1_048_576)),
+            # Coordinators write more than followers could copy batch by batch.
+            "replica.fetch.max.bytes": 1_048_576 if has_groups else rng.choice((300, 1_048_576)),
             "num.replica.fetchers": rng.choice((1, 2)),
+            "offsets.topic.replication.factor": self._replication_factor,
+            "transaction.state.log.replication.factor": self._replication_factor,
+            "share.coordinator.state.topic.replication.factor": self._replication_factor,
             **(FLUSH_EACH if self._loses_power else {}),
         }
 

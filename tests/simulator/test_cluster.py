@@ -140,7 +140,7 @@ def test_a_wrong_replica_is_found(what: str) -> None:
 @pytest.mark.ci
 def test_replicas_through_faults() -> None:
     """Leaders changed, logs were cut where they diverge, and power was lost; acknowledged records were read."""
-    runs = [ClusterSimulation(seed, is_replicated=True) for seed in range(8)]
+    runs = [ClusterSimulation(seed, is_replicated=True, has_groups=False) for seed in range(8)]
     assert failures(runs) == []
     assert {len(run.layout.brokers) for run in runs} == {2, 3}
     assert sum(chaos.deaths for run in runs for chaos in run.chaos.values()) > 20

@@ -77,7 +77,7 @@ FAULTS = {
 
 def simulate(seed: int, world: SmallWorld) -> str:
     """Return the failure of a seed."""
-    return ClusterSimulation(seed, is_replicated=True).run().failure
+    return ClusterSimulation(seed, is_replicated=True, has_groups=False).run().failure
 
 
 REPLICAS = FaultList("replicas", FAULTS, simulate)

@@ -81,8 +81,14 @@ class ClusterGroups:
     """
 
     def __init__(
-        self, world: World, make_rng: Callable[[str], Random], life: Callable[[], int], share_terms: tuple[int, int]
+        self,
+        world: World,
+        make_rng: Callable[[str], Random],
+        life: Callable[[], int],
+        share_terms: tuple[int, int],
+        replication_factor: int,
     ) -> None:
+        self._replication_factor = replication_factor
         self.stage = Stage(world, loses_power=True, is_core_only=True, life=life)
         self.is_drained = False
         self._make_rng = make_rng
@@ -156,7 +162,7 @@ class ClusterGroups:
 
     def run(self) -> Task[None]:
         """Create the topics, and let all clients begin."""
-        topics = [NewTopic(name, count, 1) for name, count in self._counts.items()]
+        topics = [NewTopic(name, count, self._replication_factor) for name, count in self._counts.items()]
         while len(self.stage.topics) < len(self._counts) and not self.stage.is_over:
             yield from self._ask(create_topics(topics))
             described = yield from self._ask(describe_topics(self._counts))
