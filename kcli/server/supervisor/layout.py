@@ -135,7 +135,7 @@ def plan_cluster(directory: str, brokers: int, controllers: int | None, port: in
     if found is None:
         return _with_nodes(directory, "", (), brokers, controllers or 0, DEFAULT_PORT if port is None else port)
     _check_growth(found, brokers, controllers, port)
-    first = found.brokers[0].broker_port
+    first = 0 if port == 0 else found.brokers[0].broker_port
     return _with_nodes(
         directory, found.cluster_id, found.nodes, brokers, found.dedicated if controllers is None else controllers, first or 0
     )._replace(first_voters=found.first_voters)

@@ -200,7 +200,8 @@ class Supervisor:
             # Ctrl-C is sent to the group of the terminal; the supervisor decides what it means.
             os.setpgid(0, 0)
             signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_DFL)  # until the node has its own
             for key in list(self._selector.get_map().values()):
                 os.close(key.fd)
             self._selector.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from pathlib import Path
 
@@ -50,8 +51,20 @@ def test_ports_stay_in_their_range(tmp_path: Path) -> None:
     assert shape(plan_cluster(str(tmp_path), 1, None, 60_000)) == [(1, 60_000, 50_000)]
     free = [port for _, *ports in shape(plan_cluster(str(tmp_path), 3, None, 0)) for port in ports]
     assert len(set(free)) == 6
-    with pytest.raises(ClusterError, match="needs ports up to 65536"):
+    with pytest.raises(ClusterError, match=r"needs ports up to 65536"):
         plan_cluster(str(tmp_path), 2, None, 65_535)
+
+
+def test_a_cluster_on_free_ports_grows_on_free_ports(tmp_path: Path) -> None:
+    """Those next to the first ones may be in use."""
+    first = made(tmp_path, 1, port=0)
+    grown = plan_cluster(str(tmp_path), 3, None, 0)
+    assert grown.nodes[0] == first.nodes[0]
+    assert len({port for _, *ports in shape(grown) for port in ports}) == 6
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        ports = [port for _, *ports in shape(plan_cluster(str(tmp_path), 3, None, 0)) for port in ports]
+        assert taken.getsockname()[1] not in ports
 
 
 def test_a_start_repeats_what_there_is(tmp_path: Path) -> None:
