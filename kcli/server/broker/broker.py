@@ -62,6 +62,7 @@ from kcli.server.node_parts import NodeParts
 from kcli.server.outstanding import Flushes
 from kcli.server.replication.replica_fetcher import ReplicaFetcherManager
 from kcli.server.replication.replica_manager import ReplicaManager
+from kcli.server.replication.replication_quota import FOLLOWER, ReplicationQuota
 from kcli.server.replication.share.dead_letters import ShareGroupDLQManager
 from kcli.server.replication.share.share_partition_manager import SharePartitionManager
 from kcli.server.replication.share_persister import DefaultStatePersister, ShareKey
@@ -211,6 +212,7 @@ class Broker:
             self.scheduler,
             self.metrics,
             lambda: self.lifecycle.broker_epoch,
+            ReplicationQuota(FOLLOWER, self.node_id, self.config, self.metadata),
         )
 
     def _make_publisher(self) -> MetadataPublisher:

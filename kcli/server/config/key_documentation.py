@@ -26,7 +26,7 @@ errors.deadletterqueue.group.enable: Whether share groups may write their dead l
 file.delete.delay.ms: How long the files of a deleted segment are kept under another name before they are removed, in ms.
 flush.messages: The number of records after which a log is flushed to the disk; recovery and replication do not need it.
 flush.ms: The longest time that a record is only in the page cache, in ms.
-follower.replication.throttled.replicas: The replicas whose fetching is throttled, as partition:broker or *; not served yet.
+follower.replication.throttled.replicas: The replicas whose fetching is throttled, as partition:broker or *.
 index.interval.bytes: The bytes of records between two entries of a segment's offset index.
 internal.segment.bytes: The size of a segment in bytes without the lower limit of segment.bytes, for tests.
 leader.replication.throttled.replicas: The replicas whose leaders are throttled, as partition:broker or *; not served yet.
@@ -224,6 +224,8 @@ replica.fetch.wait.max.ms: How long a leader waits for records before it answers
 replica.lag.time.max.ms: How long a follower may not have reached the leader's log end before it leaves the ISR, in ms.
 replica.high.watermark.checkpoint.interval.ms: How often the high watermarks are written, in ms.
 replica.selector.class: The class that chooses which replica serves a consumer; RackAwareReplicaSelector takes one in its rack.
+replication.quota.window.num: How many windows the rate of throttled replication is measured over.
+replication.quota.window.size.seconds: The length in seconds of a window of throttled replication.
 replica.socket.timeout.ms: The time in ms after which a follower's request without an answer has failed.
 share.coordinator.append.linger.ms: How long the share coordinator waits for more records of a batch, in ms; -1 waits for the \
 requests at hand only.

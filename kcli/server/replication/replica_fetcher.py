@@ -16,6 +16,9 @@ the end of a diverging log (12), so that no follower asks for the ends of leader
     Delayed                after an error, or a failure of the connection, for at most replica.fetch.backoff.ms
     failed                 it is fetched again after its next leader epoch
 
+A throttled partition that is behind is not asked for while follower.replication.throttled.rate is exceeded
+(kcli.server.replication.replication_quota); this is checked again every THROTTLE_CHECK_MS.
+
     answer                     what follows
     -------------------------  ----------------------------------------------------------------------------------------------
     records                    they are appended as they are, up to a batch of a later leader epoch than the leader's; the
@@ -61,9 +64,11 @@ from kcli.server.log_lines import Line, WarningLine
 from kcli.server.metrics.broker_metrics import BrokerMetrics
 from kcli.server.replication.partition import Partition
 from kcli.server.replication.replica_manager import ReplicaManager
+from kcli.server.replication.replication_quota import ReplicationQuota
 from kcli.server.scheduler import Scheduler, SliceBudget
 
 FIRST_DELAY_MS = 20
+THROTTLE_CHECK_MS = 100
 FETCHERS_KEY = "num.replica.fetchers"
 _LATEST, _EARLIEST = -1, -2  # timestamps of ListOffsets
 _NO_EPOCH = -1
@@ -152,6 +157,7 @@ class ReplicaFetcherManager:
         scheduler: Scheduler,
         metrics: BrokerMetrics,
         broker_epoch: Callable[[], int],
+        quota: ReplicationQuota,
     ) -> None:
         self.replica_manager = replica_manager
         self.peers = peers
@@ -160,6 +166,7 @@ class ReplicaFetcherManager:
         self.metrics = metrics
         self.settings = FetcherSettings.of(config.static)
         self.broker_epoch = broker_epoch
+        self.quota = quota
         self.failed: dict[TopicPartition, None] = {}  # partitions that wait for their next leader epoch
         self.fetchers: dict[tuple[int, int], ReplicaFetcher] = {}  # by leader and number
         self._by_partition: dict[TopicPartition, ReplicaFetcher] = {}
@@ -306,7 +313,11 @@ class ReplicaFetcher:
         changed, self._changed = self._changed, {}
         for key in changed:
             follower = self.followers.get(key)
-            if follower is not None and follower.state is FollowerState.FETCHING and follower.partition.log is not None:
+            is_fetched = follower is not None and follower.state is FollowerState.FETCHING
+            if follower is not None and is_fetched and self._is_to_wait(follower, now_ms):
+                self._timer.schedule(now_ms + THROTTLE_CHECK_MS, partial(self._throttled, follower))
+                is_fetched = False
+            if follower is not None and is_fetched and follower.partition.log is not None:
                 self._asked[key] = None
                 self._session.put(key, self._wanted(follower, follower.partition.log))
             elif key in self._asked:
@@ -325,6 +336,15 @@ class ReplicaFetcher:
         )
         request = partial(self._session.next_request, limits)
         self._send(FETCH, request, self._answered, now_ms)
+
+    def _is_to_wait(self, follower: Follower, now_ms: int) -> bool:
+        """Return whether a partition is throttled now; one that has the leader's records is not, as in Kafka."""
+        quota = self._manager.quota
+        return follower.lag != 0 and quota.is_throttled(follower.partition.key) and quota.is_exceeded(now_ms)
+
+    def _throttled(self, follower: Follower, now_ms: int) -> None:
+        if self.followers.get(follower.partition.key) is follower:
+            self._change(follower)
 
     def _wanted(self, follower: Follower, log: UnifiedLog) -> FetchPartition:
         return FetchPartition(
@@ -438,6 +458,8 @@ class ReplicaFetcher:
                 self._delay(follower, now_ms)
                 return
             manager.metrics.replication_bytes_in += info.size_bytes
+            if manager.quota.is_throttled(follower.partition.key):
+                manager.quota.record(info.size_bytes, now_ms)
             follower.offset, follower.last_fetched_epoch = log.log_end_offset, info.last_epoch
         follower.failures = 0
         self._follow_offsets(follower, log, answer, now_ms)

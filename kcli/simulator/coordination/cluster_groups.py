@@ -42,7 +42,7 @@ from kcli.client.consumer.subscription_state import EARLIEST
 from kcli.client.errors import ClientError
 from kcli.client.value_checks import OffsetAndMetadata
 from kcli.format.primitives import TopicPartition
-from kcli.simulator.client import Task
+from kcli.simulator.client import REQUEST_TIMEOUT_MS, Task
 from kcli.simulator.coordination.anomalies import find_anomaly
 from kcli.simulator.coordination.core_producer import CoreProducerSession
 from kcli.simulator.coordination.core_share_member import CoreShareMember
@@ -89,7 +89,8 @@ class ClusterGroups:
         replication_factor: int,
     ) -> None:
         self._replication_factor = replication_factor
-        self.stage = Stage(world, loses_power=True, is_core_only=True, life=life)
+        least_ms = REQUEST_TIMEOUT_MS if replication_factor > 1 else 0  # commits on all replicas, each of which flushes
+        self.stage = Stage(world, loses_power=True, is_core_only=True, life=life, least_timeout_ms=least_ms)
         self.is_drained = False
         self._make_rng = make_rng
         self._world = world

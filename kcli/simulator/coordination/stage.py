@@ -69,16 +69,23 @@ class Stage:
 
     `is_core_only`: all clients are cores of kcli's own client, which find the brokers of a cluster; raw ones know one only.
     `life` returns a number that changes when a leader may begin a share partition anew: with each start of a broker, and in a
-    cluster with each change of a leader.
+    cluster with each change of a leader. `least_timeout_ms` is the shortest time that a client gives a broker.
     """
 
     def __init__(
-        self, world: World, *, loses_power: bool, is_core_only: bool = False, life: Callable[[], int] | None = None
+        self,
+        world: World,
+        *,
+        loses_power: bool,
+        is_core_only: bool = False,
+        life: Callable[[], int] | None = None,
+        least_timeout_ms: int = 0,
     ) -> None:
         self.world = world
         self.loses_power = loses_power
         self.is_core_only = is_core_only
         self.life = life or (lambda: world.start_count)
+        self._least_timeout_ms = least_timeout_ms
         self.history = History()
         self.topics: dict[str, StageTopic] = {}
         # The name of a topic that is being created again, and whose new id no client has seen yet.
@@ -98,11 +105,10 @@ class Stage:
         """Create a process for a core of kcli's own client; nothing is repeated while the workload drains."""
         return self.world.core_client(name, rng, config, lambda request: not self.is_draining and may_repeat(request))
 
-    @staticmethod
-    def client_config(rng: Random) -> ClientConfig:
+    def client_config(self, rng: Random) -> ClientConfig:
         """Return random settings that all clients have."""
         return ClientConfig(
-            request_timeout_ms=rng.choice(TIMEOUTS_MS),
+            request_timeout_ms=max(rng.choice(TIMEOUTS_MS), self._least_timeout_ms),
             retry_backoff_ms=rng.choice((5, 50)),
             retry_backoff_max_ms=rng.choice((50, 500)),
             reconnect_backoff_ms=rng.choice((5, 50)),

@@ -502,3 +502,31 @@ def test_a_follower_refuses_a_batch_of_a_transaction_as_any_other(node: WholeNod
     request.transactional_id = "x"
     pending = node.send(PRODUCE, 12, request)
     assert only(pending).error_code == error_codes.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_throttled_partition_waits_while_the_rate_is_exceeded(node: WholeNode, leaders: Leaders) -> None:
+    """Only one that is behind, and that the topic's list names for this broker; the others go on."""
+    place(node)
+    place(node, "u")
+    node.broker.config.update({"follower.replication.throttled.rate": "50"}, {})
+    ids = {"resource_type": 2, "resource_name": "t", "name": "follower.replication.throttled.replicas"}
+    node.publish([new_record("ConfigRecord", **ids, value="0:2,0:1,1:3")])
+    records = of_leader(0, 0, b"v" * 430)  # 500 bytes
+    assert len(records) == 500
+    leaders.answer(leaders.next(), fetched({("t", 0): part(0, records, 9), ("u", 0): part(0, records, 9)}))
+    asked = leaders.next()
+    assert set(asked.partitions()) == {("u", 0)}
+    assert [(topic.topic_id, topic.partitions) for topic in asked.message.forgotten_topics_data] == [(id_of("t"), [0])]
+    leaders.answer(asked, fetched({}))
+    for _ in range(9):
+        node.advance(1000)
+        asked = leaders.next()
+        assert ("t", 0) not in asked.partitions(), "500 bytes are 50 a second after 10 s"
+        leaders.answer(asked, fetched({}))
+    node.advance(1100)
+    leaders.answer(leaders.next(), fetched({}))
+    assert leaders.next().partitions()["t", 0].fetch_offset == 1
+    node.publish([new_record("ConfigRecord", **ids, value="0:2")])
+    assert not fetchers(node).quota.is_throttled(("t", 0))
+    node.publish([new_record("ConfigRecord", **ids, value="*")])
+    assert fetchers(node).quota.is_throttled(("t", 0))
