@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
 import re
+import select
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import termios
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -260,3 +265,40 @@ def test_a_cluster_that_cannot_start(tmp_path: Path) -> None:
         again = LocalCluster(home, 1)
         assert again.process.wait(PATIENCE_S) == 2
         assert re.fullmatch(r"kcli: the cluster in \S+ runs already: kcli cluster stop --data-dir .*\n", again.log())
+
+
+def test_ctrl_c_on_a_terminal(tmp_path: Path) -> None:
+    """The names have colours; the nodes write also after `stty tostop`, and only the parent gets the signal."""
+    own, terminal = pty.openpty()
+    settings = termios.tcgetattr(terminal)
+    settings[3] |= termios.TOSTOP
+    termios.tcsetattr(terminal, termios.TCSANOW, settings)
+    command = [sys.executable, "-m", "kcli", "serve", "--brokers", "3", "--port", "0", "--data-dir", str(tmp_path / "cluster")]
+    process = subprocess.Popen(
+        command,
+        stdin=terminal,
+        stderr=terminal,
+        env={**{name: value for name, value in os.environ.items() if name != "NO_COLOR"}, "TERM": "xterm"},
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(terminal, termios.TIOCSCTTY, 0),
+    )
+    os.close(terminal)
+    seen = b""
+
+    def has(text: bytes) -> bool:
+        nonlocal seen
+        if select.select([own], [], [], 0.1)[0]:
+            with suppress(OSError):  # the end of the last process
+                seen += os.read(own, 1 << 16)
+        return text in seen
+
+    try:
+        wait_for(lambda: has(b"the cluster is ready"))
+        os.write(own, b"\x03")
+        wait_for(lambda: has(b"the cluster has stopped"))
+        assert process.wait(PATIENCE_S) == 0
+    finally:
+        process.kill()
+        os.close(own)
+    assert seen.count(b"has stopped (exit code 0)") == 3
+    assert {b"\x1b[36mnode-1 ", b"\x1b[33mnode-2 ", b"\x1b[32mnode-3 "} <= set(re.findall(rb"\x1b\[\d+mnode-\d ", seen))

@@ -199,6 +199,7 @@ class Supervisor:
         try:
             # Ctrl-C is sent to the group of the terminal; the supervisor decides what it means.
             os.setpgid(0, 0)
+            signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # it writes to the terminal, also after `stty tostop`
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_DFL)  # until the node has its own
