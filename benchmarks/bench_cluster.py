@@ -1,6 +1,7 @@
 """Measures clusters of three brokers: start, memory, megabytes per CPU-second, and how long a record waits for a failover.
 
     python -m benchmarks.bench_cluster [--clusters kcli,kafka] [--replicas 3] [--controllers 1] [--rounds 3] [--seconds 5]
+                                         [--rows start,produce,failover]
 
     row              measurement
     ---------------  -------------------------------------------------------------------------------------------------------
@@ -250,10 +251,10 @@ def measure(name: str, options: argparse.Namespace, work: Path) -> dict[str, dic
         time.sleep(SETTLE_S)
         idle = measured.memory()
         found["idle memory"] = {"pss_mb": idle["pss_mb"], "rss_mb": idle["rss_mb"]}
-        for size, partitions in CELLS:
+        for size, partitions in CELLS if "produce" in options.rows else ():
             found[f"produce {size} B, {partitions}"] = measured.produce(size, partitions, options.seconds)
         found["peak memory"] = {"peak_mb": measured.memory()["peak_mb"]}
-        if options.replicas > 1:
+        if options.replicas > 1 and "failover" in options.rows:
             found["kill -9"] = measured.failover(signal.SIGKILL)
             found["SIGTERM"] = measured.failover(signal.SIGTERM)
     return found
@@ -265,6 +266,7 @@ def main() -> None:
     parser.add_argument("--clusters", default="kcli")
     parser.add_argument("--replicas", type=int, default=3)
     parser.add_argument("--controllers", type=int, default=1)
+    parser.add_argument("--rows", default="start,produce,failover")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5)
     options = parser.parse_args()
