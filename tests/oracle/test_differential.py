@@ -1,5 +1,5 @@
 """Protects the answers to random requests against Apache Kafka 4.3.1: classic groups, KIP-848, share groups, streams groups,
-transactions, fetch sessions, and a controller with invented brokers.
+transactions, fetch sessions, a controller with invented brokers, and a leader with invented followers.
 
 Three fixed seeds of each in the ci tier; the slow tier draws others, whose number a failure names: KCLI_SEEDS=12,13 tries these
 again. One Kafka and one kcli serve all of them.
@@ -21,6 +21,7 @@ from tests.oracle.traffic.classic_groups import ClassicGroups
 from tests.oracle.traffic.consumer_groups import ConsumerGroups
 from tests.oracle.traffic.controllers import Controllers
 from tests.oracle.traffic.fetch_sessions import FetchSessions
+from tests.oracle.traffic.followers import Followers
 from tests.oracle.traffic.share_groups import ShareGroups
 from tests.oracle.traffic.streams_groups import StreamsGroups
 from tests.oracle.traffic.transactions import Transactions
@@ -66,7 +67,7 @@ SETTINGS = (
 )
 # So that a request is handled after those that were sent before it, on any connection.
 ONE_THREAD = ("num.network.threads=1", "num.io.threads=1")
-# The controller's is the last: its brokers would be given topics that have no assignment.
+# The last ones invent brokers, which would be given topics that have no assignment.
 KINDS: tuple[Callable[[], Traffic], ...] = (
     ClassicGroups,
     ConsumerGroups,
@@ -75,6 +76,7 @@ KINDS: tuple[Callable[[], Traffic], ...] = (
     Transactions,
     FetchSessions,
     Controllers,
+    Followers,
 )
 DRAWN = 40
 

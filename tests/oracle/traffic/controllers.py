@@ -54,11 +54,7 @@ class Controllers(Traffic):
 
     def prepare(self, broker: Broker) -> None:
         """Register both brokers, once, and make two topics of two partitions with three replicas and with two."""
-        for broker_id in INVENTED:
-            if f"epoch:{broker_id}" not in broker.lasting:
-                self._register(broker, broker_id)
-            broker.values[f"epoch:{broker_id}"] = broker.lasting[f"epoch:{broker_id}"]
-            until(lambda broker_id=broker_id: self._is_unfenced(broker, broker_id))
+        self.register_all(broker)
         broker.values["epoch:1"] = -1
         for name, replicas in TOPICS.items():
             assigned = [
@@ -69,6 +65,14 @@ class Controllers(Traffic):
             answer = broker.ask(apis.CREATE_TOPICS, 7, topics=[Struct("CreatableTopic", fields)], timeout_ms=10_000).topics[0]
             assert answer.error_code == 0, answer.error_message
             broker.learn(f"id:{name}", answer.topic_id)
+
+    def register_all(self, broker: Broker) -> None:
+        """Register both brokers, once, and unfence them."""
+        for broker_id in INVENTED:
+            if f"epoch:{broker_id}" not in broker.lasting:
+                self._register(broker, broker_id)
+            broker.values[f"epoch:{broker_id}"] = broker.lasting[f"epoch:{broker_id}"]
+            until(lambda broker_id=broker_id: self._is_unfenced(broker, broker_id))
 
     @staticmethod
     def _is_unfenced(broker: Broker, broker_id: int) -> bool:
