@@ -41,7 +41,8 @@ def test_a_broker_of_kcli_follows_a_leader_of_kafka(each_kafka: Peer, tmp_path: 
     leader = Controller(tmp_path, KAFKA_BROKER, ports, kafka, *BROKER, broker_port=broker_ports[0])
     follower = Controller(tmp_path, KCLI_BROKER, ports, kcli_command(), *BROKER, broker_port=broker_ports[1])
     nodes = [controller, leader, follower]
-    topics = {codec: {"min.insync.replicas": "2", "compression.type": "producer"} for codec in CODECS}
+    # Alone it leads below min.insync.replicas=2, and could not raise the high watermark that it knows (KIP-966).
+    topics = {codec: {"min.insync.replicas": "1", "compression.type": "producer"} for codec in CODECS}
     with Quorum([node.format_by_kcli() for node in nodes]):
         wait_for(lambda: "is ready" in follower.log())
         settings: dict[str, str | int] = {"bootstrap.servers": f"{leader.bootstrap},{follower.bootstrap}"}
