@@ -81,7 +81,7 @@ def test_a_vote_given_twice_is_reported() -> None:
 def test_a_few_seeds() -> None:
     """With every layout, groups, share groups, and nodes that are added; leaders and voters changed, snapshots came to running
     nodes, requests between nodes came twice, records were acknowledged and read."""
-    runs = [ClusterSimulation(seed) for seed in range(12)]
+    runs = [ClusterSimulation(seed) for seed in range(18)]
     assert failures(runs) == []
     assert {run.layout for run in runs} >= {*LAYOUTS}
     assert {run.is_dynamic for run in runs} == {True, False}
@@ -100,10 +100,10 @@ def test_a_few_seeds() -> None:
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("first", range(12, 60, 12))
+@pytest.mark.parametrize("first", range(18, 60, 14))
 def test_60_seeds(first: int) -> None:
     """With those above, and 240 of quorums, 300 in CI; in blocks, so that processes share them."""
-    assert failures(ClusterSimulation(seed) for seed in range(first, first + 12)) == []
+    assert failures(ClusterSimulation(seed) for seed in range(first, first + 14)) == []
 
 
 @pytest.mark.slow
