@@ -114,3 +114,29 @@ def kill_leader(admin: Admin, quorum: Quorum, topic: str) -> None:
     wait_for(lambda: leaders_of(admin, topic)[0] not in (leader, -1))
     quorum.controllers[leader].start()
     wait_for(lambda: in_sync(admin, topic) == {frozenset(BROKERS)})
+
+
+@pytest.mark.ci
+def test_a_partition_moves_to_other_brokers_while_it_is_written(tmp_path: Path) -> None:
+    """By AlterPartitionReassignments: the new replicas copy it, one of them leads, and the old broker deletes its log."""
+    ports, broker_ports = free_ports(3), free_ports(3)
+    nodes = [
+        Controller(tmp_path, node_id, ports, kcli_command(), *BROKER, "log.segment.delete.delay.ms=0", broker_port=port)
+        for node_id, port in enumerate(broker_ports, 1)
+    ]
+    with Quorum([node.format_by_kcli() for node in nodes]):
+        wait_for(lambda: all("is ready" in one.log() for one in nodes))
+        settings: dict[str, str | int] = {"bootstrap.servers": addresses(broker_ports)}
+        with Admin(settings) as admin, Producer({**settings, "acks": "all"}) as producer:
+            value_of(admin.create_topics([NewTopic(TOPIC, assignments={0: [1]})])[TOPIC])
+            wait_for(lambda: leaders_of(admin, TOPIC) == {0: 1})
+            sent = send(producer, TOPIC, [0], "before")
+            value_of(admin.alter_partition_reassignments({(TOPIC, 0): [2, 3]})[TOPIC, 0])
+            sent |= send(producer, TOPIC, [0], "meanwhile")
+            wait_for(lambda: in_sync(admin, TOPIC) == {frozenset((2, 3))})
+            assert leaders_of(admin, TOPIC)[0] in (2, 3)
+            sent |= send(producer, TOPIC, [0], "after")
+            assert read(nodes[0].bootstrap, TOPIC, len(sent)) == sent
+            wait_for(partial(have_equal_logs, nodes[1:], TOPIC, 1))
+            wait_for(lambda: log_of(nodes[0], TOPIC, 0) == b"")
+    assert faults(nodes) == []
