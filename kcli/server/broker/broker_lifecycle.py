@@ -257,7 +257,7 @@ class BrokerLifecycleManager:
         if self.state is BrokerState.SHUTTING_DOWN:
             return
         is_stale = response is not None and response.error_code == error_codes.STALE_BROKER_EPOCH
-        if is_stale and self._broker.node_id not in self._broker.image.brokers:
+        if is_stale and self._is_unregistered:
             self._unregistered(now_ms)
             return
         if response is None or response.error_code:
@@ -276,6 +276,12 @@ class BrokerLifecycleManager:
         elif self._is_cordoned_changed():
             after_ms = 0
         self._again(after_ms, now_ms, self._beat)
+
+    @property
+    def _is_unregistered(self) -> bool:
+        """True if the metadata lacks this broker, or a late copy of its request has registered it in another epoch."""
+        own = self._broker.image.brokers.get(self._broker.node_id)
+        return own is None or (own.incarnation_id == self.incarnation_id and own.broker_epoch > self.broker_epoch)
 
     def _unregistered(self, now_ms: int) -> None:
         """Register again: kafka-cluster unregister has removed this broker from the metadata."""

@@ -18,6 +18,7 @@ from kcli.protocol.apis import (
     UPDATE_FEATURES,
 )
 from kcli.protocol.message import Message
+from kcli.server.broker.broker import Broker
 from kcli.server.broker.broker_lifecycle import BrokerState, RegistrationError
 from kcli.server.controller.controller_result import ApiError
 from kcli.server.controller.controller_server import ControllerServer
@@ -85,17 +86,34 @@ def test_a_broker_is_not_fenced_while_another_request_has_no_answer(monkeypatch:
     assert [one.is_fenced for one in image.brokers.values()] == [False, False]
 
 
-def test_a_broker_that_is_unregistered_while_it_runs_registers_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_registered_late", [False, True], ids=["it is gone", "a late copy of its request registers it"])
+def test_a_broker_that_is_unregistered_while_it_runs_registers_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_registered_late: bool
+) -> None:
     """It went on with 50 heartbeats a second for ever, in silence, and no client was served until a restart."""
+    requests: list[Message] = []
+    describe = Broker.describe_registration
+
+    def described(self: Broker, request: Message) -> None:
+        describe(self, request)
+        requests.append(request)
+
+    monkeypatch.setattr(Broker, "describe_registration", described)
     node = WholeNode(tmp_path / "data")
     node.create_topic("t")
     counted = count_heartbeats(node)
     first_epoch = node.broker.lifecycle.broker_epoch
     pending = node.send(UNREGISTER_BROKER, 0, API_KEYS[UNREGISTER_BROKER].request.new(broker_id=1))
-    node.until(lambda: pending.answer is not None and 1 not in node.broker.image.brokers)
+    if is_registered_late:
+        node.broker.lifecycle.channel.send(BROKER_REGISTRATION, requests[0], lambda answer, now_ms: None)
+        brokers = node.broker.image.brokers
+        node.until(lambda: pending.answer is not None and 1 in brokers and brokers[1].broker_epoch > first_epoch)
+    else:
+        node.until(lambda: pending.answer is not None and 1 not in node.broker.image.brokers)
     assert pending.result().error_code == 0
-    node.until(lambda: node.broker.lifecycle.state is BrokerState.RUNNING and 1 in node.broker.image.brokers, 30_000)
-    assert node.broker.lifecycle.broker_epoch > first_epoch
+    lifecycle = node.broker.lifecycle
+    node.until(lambda: lifecycle.broker_epoch > first_epoch and lifecycle.state is BrokerState.RUNNING, 30_000)
+    assert 1 in node.broker.image.brokers
     assert [line for line in node.lines if "broker 1 was unregistered while it runs; registering again" in line]
     assert [line for line in node.lines if line.startswith("registered again, with broker epoch ")]
     node.until(lambda: node.broker.replica_manager.partitions["t", 0].is_leader)
