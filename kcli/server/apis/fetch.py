@@ -393,7 +393,7 @@ class _Fetch:
             if self._replica_id != _CONSUMER:
                 limit_offset = log.log_end_offset
             slice_ = log.read(wanted.fetch_offset, max_bytes, limit_offset=limit_offset, min_one_message=is_first)
-            is_at_end = wanted.fetch_offset == log.log_end_offset
+            is_at_end = slice_.file is None and wanted.fetch_offset == log.log_end_offset
             target.waits_at = (log.active_base_offset, log.active_size_bytes) if is_at_end else None
             aborted = None
             if self._is_committed and not self.is_follower:
@@ -496,9 +496,9 @@ class _Fetch:
                 target.has_news(answer)
             sessions = self._handler.sessions
             session_id = sessions.begin(plan.targets, self._uses_ids, now_ms, is_follower=self.is_follower)
-        self._count(answers)
+        has_failed = self._count(answers)
         response = context.new("FetchResponse", session_id=session_id, responses=self._topics(answered))
-        if context.version >= NAMES_LEADER_VERSION:
+        if has_failed and context.version >= NAMES_LEADER_VERSION:
             parts = ((target.name, target.partition.partition, answer) for target, answer in answered if answer.error_code)
             endpoints = name_leaders(context, parts, FENCED_OR_NOT_LEADER)
             response.node_endpoints = [] if self.is_follower else endpoints  # followers know all brokers
@@ -516,10 +516,14 @@ class _Fetch:
             topics[-1].partitions.append(answer)
         return topics
 
-    def _count(self, answers: list[Message]) -> None:
+    def _count(self, answers: list[Message]) -> bool:
+        """Count the answers by topic; return whether there is an error among them."""
+        has_failed = False
         broker = self._handler.broker
         metrics, known = broker.metrics, broker.metadata.image.topic_ids
         for target, answer in zip(self._plan.targets, answers):
+            if answer.error_code:
+                has_failed = True
             # Counters are kept for existing topics only: clients could fill the memory with invented names.
             if target.name is not None and target.name in known:
                 topic = metrics.topic(target.name)
@@ -530,3 +534,4 @@ class _Fetch:
                     topic.bytes_out += len(answer.records)
                 if answer.error_code:
                     topic.failed_fetch_requests += 1
+        return has_failed
