@@ -338,6 +338,8 @@ class QuorumSimulation:
         is_added = any(one.change is not None and one.change.voter == replica.key for one in leaders if one is not None)
         if is_added or not self._loses_disks or not self._has_majority_without(replica.key):
             return
+        if self.world.config.voter_ids == (replica.node_id,):
+            return  # all have this node as their only bootstrap server: with an empty disk it would find no other one
         if replica.core is not None:
             self._crash(replica)
         self.world.lose_disk(replica)
