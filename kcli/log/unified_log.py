@@ -78,6 +78,7 @@ class UnifiedLog:
         "leader_epochs",
         "log_end_offset",
         "log_start_offset",
+        "on_bounds",
         "partition",
         "producers",
         "recovery_point",
@@ -102,6 +103,7 @@ class UnifiedLog:
     ) -> None:
         self._local = local
         self._rng = rng
+        self.on_bounds: Callable[[], None] | None = None  # called when the log start offset has moved, or records were removed
         self._flushed_ms = now_ms
         self.topic = topic
         self.partition = partition
@@ -403,6 +405,8 @@ class UnifiedLog:
         self.log_start_offset = offset
         self.leader_epochs.truncate_from_start(offset, is_written=False)
         self.producers.on_log_start(offset)
+        if self.on_bounds is not None:
+            self.on_bounds()
         return True
 
     def delete_old_segments(self, now_ms: int, most: int | None = None) -> list[str]:
@@ -464,6 +468,8 @@ class UnifiedLog:
         local.rebuild_producers(self.producers, self.log_start_offset)
         self._forget_snapshots()
         self.update_high_watermark(self.high_watermark)
+        if self.on_bounds is not None:
+            self.on_bounds()
         return renamed
 
     def _forget_snapshots(self) -> None:
@@ -482,6 +488,8 @@ class UnifiedLog:
         self.log_start_offset = offset if log_start_offset is None else log_start_offset
         self._set_end(offset)
         self.high_watermark = offset
+        if self.on_bounds is not None:
+            self.on_bounds()
         return renamed
 
     def _set_end(self, offset: int) -> None:

@@ -241,7 +241,7 @@ def comes_and_goes(directory: Path, kind: str, count: int) -> None:
 
 
 # Objects that are the entries of the caches, by their type.
-HELD_BY_CACHES = {"Uuid", "FileName", "FetchSession", "FetchTarget", "FetchPartition", "OffsetIndex"}
+HELD_BY_CACHES = {"Uuid", "FileName", "FetchSession", "FetchTarget", "SessionReader", "FetchPartition", "OffsetIndex"}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -25,8 +25,9 @@ A partition that is unknown, or that the reader may not see, does not end the wa
 reader that still asks for a deleted topic would ask without a pause. The first partition with records returns at least one
 batch, however small the limits are, so that a reader always makes progress. While a fetch waits, an append checks only the
 partition that has grown, by the size of its active segment if the reader waits at the log end; the records are read when the
-fetch is answered, because files may be closed in between. A fetch of
-many partitions is read in slices, and what has records is read a second time when it is answered.
+fetch is answered, because files may be closed in between. A session reads only the partitions that have changed, and they wake
+its fetch, which is not watched under each (kcli.server.apis.fetch_session). A fetch of many partitions is read in slices, and
+what has records is read a second time when it is answered.
 Records are regions of files (`FileRegion`): they never pass through Python. Sessions: kcli.server.apis.fetch_session.
 
 Versions 4 to 12 name topics, 13 and later have their ids. From 12 on a reader that states the epoch of its last record is
@@ -35,7 +36,7 @@ answered with the offset at which its log diverges. From 16 on the answer to a w
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 
 from kcli.log.errors import OffsetOutOfRangeError
 from kcli.log.rng import Random
@@ -43,7 +44,15 @@ from kcli.log.unified_log import UnifiedLog
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
 from kcli.server.apis.context import BrokerParts, RequestContext
-from kcli.server.apis.fetch_session import FetchPlan, FetchSessionCache, FetchTarget, SessionError, TopicKey, rotate
+from kcli.server.apis.fetch_session import (
+    FetchPlan,
+    FetchSession,
+    FetchSessionCache,
+    FetchTarget,
+    SessionError,
+    SessionReader,
+    TopicKey,
+)
 from kcli.server.apis.leader_hints import FENCED_OR_NOT_LEADER, name_leaders
 from kcli.server.config.checks import RACK_AWARE_SELECTOR
 from kcli.server.config.server_config import ServerConfig
@@ -81,38 +90,45 @@ MAX_SESSIONS_KEY = "max.incremental.fetch.session.cache.slots"
 
 
 class DelayedFetch(DelayedOperation):
-    """A fetch that waits for bytes; `sizes` are the bytes that each of its partitions had at the last check."""
+    """A fetch that waits for bytes; `sizes` are the bytes that each of its partitions had at the last check.
 
-    __slots__ = ("_context", "_fetch", "_handler", "_purgatory", "_size_bytes", "_sizes", "_targets")
+    One of a session is watched under the session, which knows what has changed; another one under its partitions.
+    """
 
-    def __init__(
-        self,
-        handler: FetchHandler,
-        fetch: _Fetch,
-        context: RequestContext,
-        targets: dict[Hashable, FetchTarget],
-        sizes: list[int],
-    ) -> None:
+    __slots__ = ("_by_key", "_context", "_fetch", "_handler", "_purgatory", "_size_bytes", "_sizes")
+
+    def __init__(self, handler: FetchHandler, fetch: _Fetch, context: RequestContext, sizes: dict[FetchTarget, int]) -> None:
         super().__init__()
         self._handler = handler
         self._context = context
         self._fetch = fetch
         self._purgatory = fetch.purgatory
-        self._targets = targets
-        self._sizes = dict(zip(targets, sizes))
-        self._size_bytes = sum(sizes)
+        self._sizes = sizes
+        self._size_bytes = sum(sizes.values())
+        self._by_key: dict[Hashable, FetchTarget] = (
+            {} if fetch.session is not None else {target.key: target for target in sizes}
+        )
+
+    @property
+    def keys(self) -> tuple[Hashable, ...]:
+        """What the fetch is watched under."""
+        return tuple(self._by_key) if self._fetch.session is None else (self._fetch.session,)
 
     def can_complete(self, now_ms: int) -> bool:
         """Return whether there were enough bytes at the last check."""
         return bool(self._size_bytes >= self._fetch.min_bytes)
 
     def key_changed(self, key: Hashable, now_ms: int) -> bool:
-        """Check one partition; return whether there are enough bytes now, or an error."""
-        size = self._fetch.available_bytes(self._targets[key])
-        if size is None:
-            return True
-        self._size_bytes += size - self._sizes[key]
-        self._sizes[key] = size
+        """Check what has changed; return whether there are enough bytes now, or an error."""
+        session = self._fetch.session
+        if session is not None and self._fetch.is_outdated:
+            return True  # another request of the session has come, for which its changes are
+        for target in (self._by_key[key],) if session is None else session.take_fresh():
+            size = self._fetch.available_bytes(target)
+            if size is None:
+                return True
+            self._size_bytes += size - self._sizes.get(target, 0)
+            self._sizes[target] = size
         return self.can_complete(now_ms)
 
     def on_complete(self, now_ms: int) -> None:
@@ -148,11 +164,15 @@ class FetchHandler:
 
     def handle(self, context: RequestContext, request: Message) -> Message | None:
         """Answer a FetchRequest, now or later."""
+        replica_id = request.replica_state.replica_id if context.version >= REPLICA_STATE_VERSION else request.replica_id
+        reader = SessionReader(
+            replica_id, request.isolation_level, context.version, context.connection.principal, request.rack_id
+        )
         try:
-            plan = self.sessions.plan(request, context.version, context.now_ms)
+            plan = self.sessions.plan(request, context.version, context.now_ms, reader)
         except SessionError as error:
             return context.new("FetchResponse", error_code=error.code, session_id=0, responses=[])
-        fetch = _Fetch(self, context, request, plan)
+        fetch = _Fetch(self, context, request, plan, reader)
 
         def decide(now_ms: int) -> None:
             if fetch.is_enough or request.max_wait_ms <= 0:
@@ -160,13 +180,13 @@ class FetchHandler:
                 return
             if context.connection.is_closed:  # while the fetch was read in slices
                 return
-            targets, sizes = fetch.watched()
+            sizes = fetch.watched()
             purgatory = fetch.purgatory
-            delayed = self.waiting[context.connection] = DelayedFetch(self, fetch, context, targets, sizes)
-            purgatory.watch(delayed, targets, context.now_ms + request.max_wait_ms)
+            delayed = self.waiting[context.connection] = DelayedFetch(self, fetch, context, sizes)
+            purgatory.watch(delayed, delayed.keys, context.now_ms + request.max_wait_ms)
             if fetch.is_sliced:
                 # What was appended between the slices has not been checked yet.
-                for key in fetch.grown(targets):
+                for key in fetch.grown(sizes):
                     purgatory.check(key, now_ms)
 
         context.run(fetch.read(), decide, context.now_ms)
@@ -193,6 +213,7 @@ class _Fetch:
         "_may_read_any",
         "_plan",
         "_rack",
+        "_reader",
         "_refused",
         "_replica_epoch",
         "_replica_id",
@@ -204,7 +225,9 @@ class _Fetch:
         "min_bytes",
     )
 
-    def __init__(self, handler: FetchHandler, context: RequestContext, request: Message, plan: FetchPlan) -> None:
+    def __init__(
+        self, handler: FetchHandler, context: RequestContext, request: Message, plan: FetchPlan, reader: SessionReader
+    ) -> None:
         self._handler = handler
         self._replica_manager = handler.broker.replica_manager
         self._context = context
@@ -217,15 +240,24 @@ class _Fetch:
         self._make = context.api.response.classes["PartitionData"]
         self._has_read = False
         self._refused: set[TopicKey] = set()
-        self._replica_id, self._replica_epoch = request.replica_id, NO_EPOCH
-        if context.version >= REPLICA_STATE_VERSION:
-            self._replica_id, self._replica_epoch = request.replica_state.replica_id, request.replica_state.replica_epoch
+        self._reader, self._replica_id = reader, reader.replica_id
+        by_state = context.version >= REPLICA_STATE_VERSION
+        self._replica_epoch = request.replica_state.replica_epoch if by_state else NO_EPOCH
         self.is_follower = self._replica_id > _CONSUMER
         self._may_read_any = not self.is_follower and context.version >= ANY_REPLICA_VERSION
-        self._rack = request.rack_id if handler.is_rack_aware and self._may_read_any else ""
-        self._find_names()
+        self._rack = reader.rack if handler.is_rack_aware and self._may_read_any else ""
         self.answers: list[Message] = []
         self.is_enough = False
+
+    @property
+    def session(self) -> FetchSession | None:
+        """The session, unless this fetch begins it."""
+        return self._plan.session
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether another request of the session has come."""
+        return self._plan.session is not None and self._plan.session.epoch != self._plan.epoch
 
     @property
     def is_sliced(self) -> bool:
@@ -238,35 +270,48 @@ class _Fetch:
         replicas = self._replica_manager
         return replicas.follower_fetch_purgatory if self.is_follower else replicas.fetch_purgatory
 
-    def watched(self) -> tuple[dict[Hashable, FetchTarget], list[int]]:
-        """Return the partitions whose growth may complete the fetch, by key, and the bytes that each has now."""
-        targets: dict[Hashable, FetchTarget] = {}
-        sizes = []
+    def watched(self) -> dict[FetchTarget, int]:
+        """Return the partitions whose growth may complete the fetch, with the bytes that each has now."""
+        found = {}
         for target, answer in zip(self._plan.targets, self.answers):
             if not answer.error_code:
-                targets[target.name, target.partition.partition] = target
-                sizes.append(len(answer.records))
-        return targets, sizes
+                found[target] = len(answer.records)
+                if self.session is not None and not target.is_news(answer) and self._is_quiet(target, answer):
+                    self.session.unmark(target)
+        return found
 
-    def grown(self, targets: dict[Hashable, FetchTarget]) -> list[Hashable]:
-        """Return the watched partitions that have changed since they were read."""
+    def grown(self, targets: Iterable[FetchTarget]) -> list[Hashable]:
+        """Return what the fetch is watched under, if it has changed since it was read."""
+        if self.session is not None:
+            return [self.session] if any(target.change_count != target.read_count for target in targets) else []
         known = {id(target): answer for target, answer in zip(self._plan.targets, self.answers)}
-        grown = []
-        for key, target in targets.items():
+        grown: list[Hashable] = []
+        for target in targets:
             answer = known[id(target)]
             partition = self._partition(target)
             if partition is None or partition.log is None or self._is_another(partition, target):
-                grown.append(key)
+                grown.append(target.key)
                 continue
             log = partition.log
             if self.is_follower or not (self._may_read_any or partition.is_leader):
                 if self._bytes_since_end(target) != 0:
-                    grown.append(key)
+                    grown.append(target.key)
                 continue
             seen = (answer.high_watermark, answer.last_stable_offset)
             if (log.high_watermark, log.last_stable_offset) != seen:
-                grown.append(key)
+                grown.append(target.key)
         return grown
+
+    def _is_quiet(self, target: FetchTarget, answer: Message) -> bool:
+        """Return whether a partition has neither records for its reader nor news, until it changes."""
+        partition = self._partition(target)
+        if answer.error_code or answer.diverging_epoch.epoch >= 0 or partition is None or partition.log is None:
+            return False
+        if self._rack or (self.is_follower and self._replica_id not in partition.isr):
+            return False  # each fetch may name a closer replica, or make the follower a member
+        return bool(
+            target.partition.fetch_offset >= self._limit(partition.log, answer.high_watermark, answer.last_stable_offset)
+        )
 
     def _find_names(self) -> None:
         """Find the names of topics whose ids were unknown until now; note the topics that the client may not read."""
@@ -276,6 +321,8 @@ class _Fetch:
         for target in self._plan.targets:
             if target.name is None and not isinstance(target.topic, str):
                 target.name = topic_name(target.topic)
+                if target.name is not None and self.session is not None:
+                    self.session.watch(target)
             if target.name is not None and target.topic not in seen:
                 seen.add(target.topic)
                 if not (may_replicate if self.is_follower else self._context.is_allowed("READ", "TOPIC", target.name)):
@@ -290,9 +337,12 @@ class _Fetch:
 
         The first read of a follower's fetch updates its state.
         """
+        if self.session is not None and self._has_read:
+            self._plan = self._plan._replace(targets=self.session.marked())
+        self._find_names()
         left_bytes, left_files = self._max_bytes, self._max_files
         read_bytes = 0
-        is_decided, may_grow = False, False
+        is_decided, may_grow = False, self.session is not None and self.session.has_unmarked
         answers: list[Message] = []
         budget = None
         if self.is_sliced:
@@ -304,6 +354,7 @@ class _Fetch:
             max_bytes = target.partition.partition_max_bytes
             if max_bytes > left_bytes:
                 max_bytes = left_bytes
+            target.read_count = target.change_count
             answer = self._read_one(target, max_bytes, read_bytes == 0)
             answers.append(answer)
             size = len(answer.records)
@@ -389,9 +440,7 @@ class _Fetch:
                 partition.follower_fetched(follower, wanted.fetch_offset, wanted.log_start_offset, self._replica_epoch)
             high_watermark = log.high_watermark
             last_stable_offset = log.last_stable_offset
-            limit_offset = last_stable_offset if self._is_committed else high_watermark
-            if self._replica_id != _CONSUMER:
-                limit_offset = log.log_end_offset
+            limit_offset = self._limit(log, high_watermark, last_stable_offset)
             slice_ = log.read(wanted.fetch_offset, max_bytes, limit_offset=limit_offset, min_one_message=is_first)
             is_at_end = slice_.file is None and wanted.fetch_offset == log.log_end_offset
             target.waits_at = (log.active_base_offset, log.active_size_bytes) if is_at_end else None
@@ -483,19 +532,25 @@ class _Fetch:
         answered = list(zip(plan.targets, answers))
         if plan.is_incremental and plan.session is not None:
             session_id = plan.session.session_id
-            if plan.session.epoch != plan.epoch:
+            if self.is_outdated:
                 code = error_codes.INVALID_FETCH_SESSION_EPOCH
                 context.respond(context.new("FetchResponse", error_code=code, session_id=session_id, responses=[]))
                 return
-            answered = [(target, answer) for target, answer in answered if target.has_news(answer)]
-            for target, answer in answered:
-                if len(answer.records):
-                    rotate(plan.session, target)
+            read, answered = answered, []
+            for target, answer in read:
+                if target.has_news(answer):
+                    answered.append((target, answer))
+                    if len(answer.records):
+                        plan.session.move_to_end(target)
+                        continue
+                if self._is_quiet(target, answer):
+                    plan.session.unmark(target)
         elif plan.begins_session:
             for target, answer in answered:
                 target.has_news(answer)
-            sessions = self._handler.sessions
-            session_id = sessions.begin(plan.targets, self._uses_ids, now_ms, is_follower=self.is_follower)
+            on_mark = self._was_at_end if self.is_follower else None
+            sessions, purgatory = self._handler.sessions, self.purgatory
+            session_id = sessions.begin(plan.targets, self._uses_ids, now_ms, self._reader, purgatory, on_mark)
         has_failed = self._count(answers)
         response = context.new("FetchResponse", session_id=session_id, responses=self._topics(answered))
         if has_failed and context.version >= NAMES_LEADER_VERSION:
@@ -503,6 +558,12 @@ class _Fetch:
             endpoints = name_leaders(context, parts, FENCED_OR_NOT_LEADER)
             response.node_endpoints = [] if self.is_follower else endpoints  # followers know all brokers
         context.respond(response)
+
+    def _was_at_end(self, target: FetchTarget, last_fetch_ms: int) -> None:
+        """Note that the follower had all of a partition at its last fetch, which did not read it."""
+        partition = self._partition(target)
+        if partition is not None:
+            partition.follower_was_at_end(self._replica_id, last_fetch_ms)
 
     def _topics(self, answered: list[tuple[FetchTarget, Message]]) -> list[Message]:
         """Return the answers by topic; a topic is repeated if other topics come between its partitions."""

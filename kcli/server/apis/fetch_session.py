@@ -13,6 +13,22 @@ A partition has news if it has records, an error, a diverging epoch, or another 
 client received last. Partitions that had records move to the end of the session's order, so that all are served equally. A
 partition that a request names twice counts once, as it is named last.
 
+A session's fetch costs by what has changed, not by what it watches (Kafka reads all partitions, twice for each wake-up). A
+partition is **marked** while its next answer may differ from what was sent:
+
+    marked                                                               until
+    -------------------------------------------------------------------  -------------------------------------------------
+    when the session begins, and when a request names it                 it was read, and nothing has changed since: no
+    by an append (followers) or a move of the high watermark,            error, no record that the reader does not have,
+      of the log start offset, of the leader, epoch or ISR               no offset to be sent; the follower is in the ISR,
+                                                                         and no consumer is sent to a closer replica
+    all, when the next request has another isolation level, reader or
+      version, which may see other records
+
+Only marked partitions are read, in the session's order. What did not fit into an answer, and each error, stays marked. Those
+that are not marked have neither records nor news: an answer is the same as if all were read. A follower whose partition is not
+marked was at the log end when it fetched last, which the leader notes when the mark is set.
+
 The cache holds max.incremental.fetch.session.cache.slots sessions. A full cache evicts the session that was used least
 recently, if that was more than EVICTION_MS ago. Otherwise a consumer gets no session, and a follower that of the consumer with
 the fewest partitions: replication does not depend on the number of consumers.
@@ -20,7 +36,7 @@ the fewest partitions: replication does not depend on the number of consumers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import NamedTuple
 
 from kcli.format.kafka_uuid import Uuid
@@ -28,6 +44,7 @@ from kcli.format.primitives import INT32_MAX
 from kcli.log.rng import Random
 from kcli.protocol import error_codes
 from kcli.protocol.message import Message
+from kcli.server.replication.purgatory import Purgatory, Watcher
 
 NO_SESSION_ID = 0
 INITIAL_EPOCH = 0
@@ -47,14 +64,25 @@ class SessionError(Exception):
         self.code = code
 
 
-class FetchTarget:
+class FetchTarget(Watcher):
     """One partition of a fetch: the client's request for it, and the offsets that the client received last.
 
     `name` is the topic's, None while the id is unknown. A session keeps it after the topic is deleted, as in Kafka: its reader
     learns that the topic is gone or is another one, and not that the id was never there.
     """
 
-    __slots__ = ("high_watermark", "log_start_offset", "name", "partition", "topic", "waits_at")
+    __slots__ = (
+        "change_count",
+        "high_watermark",
+        "log_start_offset",
+        "name",
+        "order",
+        "partition",
+        "read_count",
+        "session",
+        "topic",
+        "waits_at",
+    )
 
     def __init__(self, topic: TopicKey, partition: Message) -> None:
         self.topic = topic
@@ -63,10 +91,32 @@ class FetchTarget:
         self.high_watermark = -1
         self.log_start_offset = -1
         self.waits_at: tuple[int, int] | None = None  # active segment and its size, if the log end was read
+        self.session: FetchSession | None = None  # that marks it when it changes
+        self.order = 0  # in the session
+        self.change_count = 0
+        self.read_count = -1  # the changes before the last read
 
-    def has_news(self, answer: Message) -> bool:
-        """Return whether `answer` (a PartitionData) has news for the client; it is remembered as sent."""
-        news = (
+    @property
+    def key(self) -> tuple[str | None, int]:
+        """The key of the partition in purgatories, once the topic's name is known."""
+        return self.name, self.partition.partition
+
+    def mark(self) -> None:
+        """Note that the partition has changed."""
+        self.change_count += 1
+        if self.session is not None:
+            self.session.mark(self)
+
+    def key_changed(self, key: Hashable, now_ms: int) -> bool:
+        """Note that the partition has changed, and check the session's fetch that waits."""
+        self.mark()
+        if self.session is not None:
+            self.session.purgatory.check(self.session, now_ms)
+        return False
+
+    def is_news(self, answer: Message) -> bool:
+        """Return whether `answer` (a PartitionData) has news for the client."""
+        return bool(
             (answer.records is not None and len(answer.records) > 0)
             or answer.high_watermark != self.high_watermark
             or answer.log_start_offset != self.log_start_offset
@@ -74,36 +124,145 @@ class FetchTarget:
             or answer.preferred_read_replica >= 0
             or answer.diverging_epoch.epoch >= 0
         )
+
+    def has_news(self, answer: Message) -> bool:
+        """Return whether `answer` has news for the client; it is remembered as sent."""
+        news = self.is_news(answer)
         # After an error the next answer always has news.
         self.high_watermark = -1 if answer.error_code else answer.high_watermark
         self.log_start_offset = answer.log_start_offset
         return news
 
 
-class FetchSession:
-    """The partitions of a client, in the order in which they are read."""
+class SessionReader(NamedTuple):
+    """Who reads through a session, and what it may see: a request of another one reads all partitions."""
 
-    __slots__ = ("epoch", "is_follower", "last_used_ms", "session_id", "targets", "uses_topic_ids")
+    replica_id: int
+    isolation_level: int
+    version: int
+    principal: str
+    rack: str
+
+    @property
+    def is_follower(self) -> bool:
+        """Whether it is a broker."""
+        return self.replica_id >= 0
+
+
+class FetchSession:
+    """The partitions of a client, in the order in which they are read, and those of them that are marked."""
+
+    __slots__ = (
+        "_fresh",
+        "_marked",
+        "_next_order",
+        "_on_first_mark",
+        "epoch",
+        "last_used_ms",
+        "purgatory",
+        "reader",
+        "session_id",
+        "targets",
+        "uses_topic_ids",
+    )
 
     def __init__(
         self,
         session_id: int,
         uses_topic_ids: bool,
-        targets: dict[PartitionKey, FetchTarget],
+        reader: SessionReader,
+        purgatory: Purgatory,
+        on_first_mark: Callable[[FetchTarget, int], None] | None,
         now_ms: int,
-        *,
-        is_follower: bool = False,
     ) -> None:
+        """`purgatory` passes the changes of partitions on; `on_first_mark(target, last_used_ms)` is called with a mark."""
         self.session_id = session_id
-        self.is_follower = is_follower
         self.uses_topic_ids = uses_topic_ids
-        self.targets = targets
+        self.reader = reader
+        self.purgatory = purgatory
+        self.targets: dict[PartitionKey, FetchTarget] = {}
         self.epoch = 1
         self.last_used_ms = now_ms
+        self._on_first_mark = on_first_mark
+        self._next_order = 0
+        self._marked: dict[FetchTarget, None] = {}
+        self._fresh: dict[FetchTarget, None] = {}  # marked since the fetch that waits was checked
+
+    def add(self, target: FetchTarget) -> None:
+        """Add a partition at the end of the order, marked."""
+        self.targets[target.topic, target.partition.partition] = target
+        self.move_to_end(target)
+        self._marked[target] = None
+        if target.name is not None:
+            self.watch(target)
+
+    def watch(self, target: FetchTarget) -> None:
+        """Have a partition marked when it changes: the name of its topic is known."""
+        target.session = self
+        self.purgatory.subscribe(target, target.key)
+
+    def remove(self, key: PartitionKey) -> None:
+        """Remove a partition, if it is there."""
+        target = self.targets.pop(key, None)
+        if target is not None:
+            self._marked.pop(target, None)
+            self._fresh.pop(target, None)
+            if target.session is not None:
+                target.session = None
+                self.purgatory.unsubscribe(target, target.key)
+
+    def close(self) -> None:
+        """Remove all partitions: the session is over."""
+        for key in list(self.targets):
+            self.remove(key)
+
+    def move_to_end(self, target: FetchTarget) -> None:
+        """Move a partition to the end of the order: it had records."""
+        target.order = self._next_order
+        self._next_order += 1
+
+    def mark(self, target: FetchTarget) -> None:
+        """Mark a partition that has changed."""
+        if target not in self._marked:
+            self._marked[target] = None
+            if self._on_first_mark is not None:
+                self._on_first_mark(target, self.last_used_ms)
+        self._fresh[target] = None
+
+    def mark_all(self) -> None:
+        """Mark all partitions."""
+        for target in self.targets.values():
+            self.mark(target)
+
+    def unmark(self, target: FetchTarget) -> None:
+        """Mark a partition no more, unless it has changed since it was read."""
+        if target.change_count == target.read_count and target.session is self:
+            self._marked.pop(target, None)
+
+    def marked(self) -> list[FetchTarget]:
+        """Return the marked partitions in the order in which they are read; from now on the fresh ones are others."""
+        self._fresh = {}
+        return sorted(self._marked, key=_order)
+
+    def take_fresh(self) -> list[FetchTarget]:
+        """Return the partitions that were marked since the last call of this or `marked`."""
+        fresh, self._fresh = self._fresh, {}
+        return list(fresh)
+
+    @property
+    def has_unmarked(self) -> bool:
+        """Whether there are partitions without news."""
+        return len(self._marked) < len(self.targets)
+
+
+def _order(target: FetchTarget) -> int:
+    return target.order
 
 
 class FetchPlan(NamedTuple):
     """The targets of one request in order, and the session that it belongs to or is to begin.
+
+    Of a session these are the marked ones.
 
     `epoch` is the session's after this request: another request may increase it before the answer.
     """
@@ -132,12 +291,13 @@ class FetchSessionCache:
         """The number of partitions of all sessions."""
         return sum(len(session.targets) for session in self._sessions.values())
 
-    def plan(self, request: Message, version: int, now_ms: int) -> FetchPlan:
+    def plan(self, request: Message, version: int, now_ms: int, reader: SessionReader) -> FetchPlan:
         """Return the partitions that a FetchRequest reads, and update its session. Raises SessionError."""
         uses_topic_ids = version >= 13
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            if request.session_id != NO_SESSION_ID:
-                self._sessions.pop(request.session_id, None)
+            ended = self._sessions.pop(request.session_id, None) if request.session_id != NO_SESSION_ID else None
+            if ended is not None:
+                ended.close()
             targets: dict[PartitionKey, FetchTarget] = {}
             for topic in request.topics:
                 name = topic.topic_id if uses_topic_ids else topic.topic
@@ -159,8 +319,11 @@ class FetchSessionCache:
             del self._sessions[session.session_id]
             return FetchPlan([], None, False, False)
         session.epoch = 1 if session.epoch == INT32_MAX else session.epoch + 1
+        if session.reader != reader:
+            session.reader = reader
+            session.mark_all()
         self._touch(session, now_ms)
-        return FetchPlan(list(session.targets.values()), session, True, False, session.epoch)
+        return FetchPlan(session.marked(), session, True, False, session.epoch)
 
     @staticmethod
     def _update(session: FetchSession, request: Message) -> None:
@@ -169,23 +332,34 @@ class FetchSessionCache:
             for partition in topic.partitions:
                 known = session.targets.get((name, partition.partition))
                 if known is None:
-                    session.targets[name, partition.partition] = FetchTarget(name, partition)
+                    session.add(FetchTarget(name, partition))
                 else:
                     known.partition = partition
+                    session.mark(known)
         for topic in request.forgotten_topics_data:
             name = topic.topic_id if session.uses_topic_ids else topic.topic
             for index in topic.partitions:
-                session.targets.pop((name, index), None)
+                session.remove((name, index))
 
-    def begin(self, targets: Iterable[FetchTarget], uses_topic_ids: bool, now_ms: int, *, is_follower: bool = False) -> int:
+    def begin(
+        self,
+        targets: Iterable[FetchTarget],
+        uses_topic_ids: bool,
+        now_ms: int,
+        reader: SessionReader,
+        purgatory: Purgatory,
+        on_first_mark: Callable[[FetchTarget, int], None] | None = None,
+    ) -> int:
         """Begin a session and return its id, or 0 if the cache is full."""
-        by_key = {(target.topic, target.partition.partition): target for target in targets}
-        if not self._make_room(now_ms, is_follower=is_follower):
+        if not self._make_room(now_ms, is_follower=reader.is_follower):
             return NO_SESSION_ID
         session_id = self._rng.randint(1, INT32_MAX)
         while session_id in self._sessions:
             session_id = self._rng.randint(1, INT32_MAX)
-        self._sessions[session_id] = FetchSession(session_id, uses_topic_ids, by_key, now_ms, is_follower=is_follower)
+        session = FetchSession(session_id, uses_topic_ids, reader, purgatory, on_first_mark, now_ms)
+        for target in targets:
+            session.add(target)
+        self._sessions[session_id] = session
         return session_id
 
     def _make_room(self, now_ms: int, *, is_follower: bool) -> bool:
@@ -193,11 +367,12 @@ class FetchSessionCache:
             return True
         evicted = next(iter(self._sessions.values()))
         if now_ms - evicted.last_used_ms <= EVICTION_MS:
-            consumers = [one for one in self._sessions.values() if is_follower and not one.is_follower]
+            consumers = [one for one in self._sessions.values() if is_follower and not one.reader.is_follower]
             if not consumers:
                 return False
             evicted = min(consumers, key=lambda one: len(one.targets))
         del self._sessions[evicted.session_id]
+        evicted.close()
         self.evicted_count += 1
         return True
 
@@ -205,10 +380,3 @@ class FetchSessionCache:
         session.last_used_ms = now_ms
         del self._sessions[session.session_id]
         self._sessions[session.session_id] = session
-
-
-def rotate(session: FetchSession, target: FetchTarget) -> None:
-    """Move a target that had records to the end of its session's order."""
-    key = (target.topic, target.partition.partition)
-    if key in session.targets:
-        session.targets[key] = session.targets.pop(key)

@@ -92,6 +92,10 @@ class PartitionHost(Protocol):
         """Check the fetches of followers after the events at hand."""
         ...
 
+    def partition_changed(self, partition: Partition) -> None:
+        """Mark a partition in the fetch sessions that have it."""
+        ...
+
     def may_join_isr(self, broker_id: int, broker_epoch: int | None) -> bool:
         """Return whether a broker that has fetched with an epoch may be in an ISR."""
         ...
@@ -156,6 +160,8 @@ class Partition:
         self.key = topic, index  # under which waiting requests are watched
         self.topic_id = topic_id
         self.log = log
+        if log is not None:
+            log.on_bounds = self._changed
         self.leader_id = -1
         self.leader_epoch = -1
         self.partition_epoch = -1
@@ -187,6 +193,11 @@ class Partition:
             if is_new_epoch:
                 self._begin_epoch(self.log, is_new_leader=not was_leader)
             self._advance_high_watermark(self.log)
+        self._changed()
+
+    def _changed(self) -> None:
+        """Have the partition read again by the sessions that know it: its state or its bounds have changed."""
+        self._host.partition_changed(self)
 
     def _begin_epoch(self, log: UnifiedLog, *, is_new_leader: bool) -> None:
         self._epoch_start_offset = log.log_end_offset
@@ -198,6 +209,7 @@ class Partition:
     def replace_log(self, log: UnifiedLog) -> None:
         """Use another log of the same records: the replica has moved to another directory."""
         self.log = log
+        log.on_bounds = self._changed
         if self.is_leader:
             log.leader_epochs.assign(self.leader_epoch, log.log_end_offset, is_written=False)
             self._advance_high_watermark(log)
@@ -250,6 +262,12 @@ class Partition:
             self._advance_high_watermark(log)
         if start_before != log_start_offset:
             self._host.low_watermark_moved(self)
+
+    def follower_was_at_end(self, broker_id: int, at_ms: int) -> None:
+        """Note that a follower's fetch at `at_ms`, which did not read this partition, found nothing that it lacks."""
+        replica = self.followers.get(broker_id)
+        if replica is not None:
+            replica.was_at_end(at_ms)
 
     def check_end_is_known(self, log: UnifiedLog) -> None:
         """Raise PartitionError while the high watermark is below the log end of the time when this broker became the leader.
@@ -398,6 +416,7 @@ class Partition:
             self._change = None
             self.isr, self.partition_epoch = list(answer.isr), answer.partition_epoch
             self._host.isr_changed(is_expansion=change.is_expansion)
+            self._changed()
             if self.log is not None:
                 self._advance_high_watermark(self.log)
 

@@ -4,6 +4,9 @@
     -----------------------  -------------------------------------------------------------------------------------------
     try_complete_else_watch  the operation is tried; if it cannot be completed it is watched under its keys, with a timeout
     check                    a key has changed: every operation that is watched under it checks that key again
+    subscribe                a Watcher gets each change of a key until it unsubscribes: a fetch session marks what has
+                             changed (kcli.server.apis.fetch_session)
+    mark                     a key has changed, and is checked later: the watchers get that, the operations are not checked yet
     timeout                  the operation is completed with what there is
 
 An operation is completed once, and then leaves the lists of all its keys at once. The lists therefore need no purging (Kafka
@@ -21,7 +24,21 @@ from collections.abc import Hashable, Iterable
 from kcli.network.timing_wheel import Timer, TimerTask
 
 
-class DelayedOperation(ABC):
+class Watcher(ABC):
+    """What gets the changes of keys."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def mark(self) -> None:
+        """Note that a key has changed."""
+
+    @abstractmethod
+    def key_changed(self, key: Hashable, now_ms: int) -> bool:
+        """Note that a key has changed, and act on it; return whether this is over."""
+
+
+class DelayedOperation(Watcher):
     """A request that waits. A subclass defines when it can be completed and what then happens."""
 
     __slots__ = ("_keys", "_task", "is_completed")
@@ -34,6 +51,9 @@ class DelayedOperation(ABC):
     @abstractmethod
     def can_complete(self, now_ms: int) -> bool:
         """Return whether what the operation waits for has happened."""
+
+    def mark(self) -> None:
+        """Do nothing: the operation is checked later."""
 
     def key_changed(self, key: Hashable, now_ms: int) -> bool:
         """Return whether the operation can be completed after a change of `key`; a subclass may check that key alone."""
@@ -53,7 +73,7 @@ class Purgatory:
 
     def __init__(self, timer: Timer) -> None:
         self._timer = timer
-        self._watched: dict[Hashable, dict[DelayedOperation, None]] = {}
+        self._watched: dict[Hashable, dict[Watcher, None]] = {}
         self.expired_count = 0
         self.size = 0
 
@@ -68,14 +88,40 @@ class Purgatory:
         self.watch(operation, keys, deadline_ms)
         return False
 
+    @property
+    def has_watchers(self) -> bool:
+        """Whether there are operations or watchers."""
+        return bool(self._watched)
+
+    def subscribe(self, watcher: Watcher, key: Hashable) -> None:
+        """Pass each change of a key to a watcher."""
+        watchers = self._watched.get(key)
+        if watchers is None:
+            watchers = self._watched[key] = {}
+        watchers[watcher] = None
+
+    def unsubscribe(self, watcher: Watcher, key: Hashable) -> None:
+        """Pass the changes of a key to a watcher no more."""
+        watchers = self._watched.get(key)
+        if watchers is not None:
+            watchers.pop(watcher, None)
+            if not watchers:
+                del self._watched[key]
+
+    def mark(self, key: Hashable) -> bool:
+        """Mark a key, which is checked later, at its watchers; return whether there are any."""
+        watchers = self._watched.get(key)
+        if watchers is None:
+            return False
+        for watcher in list(watchers):
+            watcher.mark()
+        return True
+
     def watch(self, operation: DelayedOperation, keys: Iterable[Hashable], deadline_ms: int) -> None:
         """Watch an operation that was found to be incomplete."""
         operation._keys = tuple(keys)
         for key in operation._keys:
-            watchers = self._watched.get(key)
-            if watchers is None:
-                watchers = self._watched[key] = {}
-            watchers[operation] = None
+            self.subscribe(operation, key)
         operation._task = self._timer.schedule(deadline_ms, lambda now_ms: self._expire(operation, now_ms))
         self.size += 1
 
@@ -85,15 +131,18 @@ class Purgatory:
         if watchers is None:
             return 0
         completed = 0
-        for operation in list(watchers):
+        for watcher in list(watchers):
+            if not isinstance(watcher, DelayedOperation):
+                watcher.key_changed(key, now_ms)
+                continue
             try:
-                if operation.is_completed or not operation.key_changed(key, now_ms):
+                if watcher.is_completed or not watcher.key_changed(key, now_ms):
                     continue
-                self._remove(operation)
+                self._remove(watcher)
                 completed += 1
-                operation.on_complete(now_ms)
+                watcher.on_complete(now_ms)
             except Exception as error:
-                self._failed(operation, error)
+                self._failed(watcher, error)
         return completed
 
     def drop(self, operation: DelayedOperation) -> None:
@@ -121,8 +170,4 @@ class Purgatory:
         if operation._task is not None:
             operation._task.cancel()
         for key in operation._keys:
-            watchers = self._watched.get(key)
-            if watchers is not None:
-                watchers.pop(operation, None)
-                if not watchers:
-                    del self._watched[key]
+            self.unsubscribe(operation, key)

@@ -53,6 +53,10 @@ class Replica:
         self._last_fetch_leader_end = max(leader_end_offset, self._last_fetch_leader_end)
         self._last_fetch_ms = now_ms
 
+    def was_at_end(self, at_ms: int) -> None:
+        """Note that the follower had all records at its fetch at `at_ms`, which did not name the partition."""
+        self.caught_up_ms, self._last_fetch_ms = max(self.caught_up_ms, at_ms), max(self._last_fetch_ms, at_ms)
+
     def reset(self, leader_end_offset: int, now_ms: int, *, is_in_sync: bool, is_new_leader: bool) -> None:
         """Begin a leader epoch. A broker that did not lead before knows nothing of its followers' logs."""
         self.caught_up_ms = now_ms if is_in_sync else NEVER_MS

@@ -115,6 +115,7 @@ class ReplicaManager:
             partition.is_leader = False
             partition.log = None
             partition.followers = {}
+            self.partition_changed(partition)
 
     def delete_logs(self, reason: str, keys: list[tuple[str, int]], now_ms: int) -> None:
         """Fail the requests that wait for stopped partitions, and delete their logs; `reason` completes "the partition ...".
@@ -165,7 +166,7 @@ class ReplicaManager:
         if watcher is not None:
             watcher(partition)
         for purgatory in self._committed_purgatories:
-            if purgatory.size:
+            if purgatory.has_watchers:
                 purgatory.check(key, now_ms)
 
     def low_watermark_moved(self, partition: Partition) -> None:
@@ -173,12 +174,17 @@ class ReplicaManager:
         self.delete_purgatory.check(partition.key, self._timer.clock_ms)
 
     def log_has_grown(self, partition: Partition) -> None:
-        """Check the fetches of followers that wait for a partition's log end, after the events at hand."""
+        """Check the fetches of followers that wait for a partition's log end, after the events at hand; mark it at once."""
+        if not self.follower_fetch_purgatory.mark(partition.key) or not self.follower_fetch_purgatory.size:
+            return
         if not self._grown:
-            if not self.follower_fetch_purgatory.size:
-                return
             self._timer.schedule(self._timer.clock_ms, self._check_grown)
         self._grown[partition.key] = None
+
+    def partition_changed(self, partition: Partition) -> None:
+        """Mark a partition in the fetch sessions that have it."""
+        self.fetch_purgatory.mark(partition.key)
+        self.follower_fetch_purgatory.mark(partition.key)
 
     def _check_grown(self, now_ms: int) -> None:
         grown, self._grown = self._grown, {}

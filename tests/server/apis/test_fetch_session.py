@@ -12,14 +12,32 @@ from hypothesis import strategies as st
 
 from kcli.format.kafka_uuid import Uuid
 from kcli.format.primitives import INT32_MAX
+from kcli.network.timing_wheel import Timer
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, FETCH
 from kcli.protocol.message import Message
-from kcli.server.apis.fetch_session import EVICTION_MS, FetchSessionCache, FetchTarget, SessionError, rotate
+from kcli.server.apis.fetch_session import (
+    EVICTION_MS,
+    FetchPlan,
+    FetchSessionCache,
+    FetchTarget,
+    SessionError,
+    SessionReader,
+)
+from kcli.server.replication.purgatory import Purgatory
 from tests.server.whole_node import WholeNode, batch, fetch_request, partitions_of
 
 ONE = batch(b"x" * 100)
 NOW_MS = 1_750_000_000_000
+
+
+READER = SessionReader(-1, 0, 12, "User:ANONYMOUS", "")
+
+
+def planned(
+    sessions: FetchSessionCache, request: Message, version: int, now_ms: int, reader: SessionReader = READER
+) -> FetchPlan:
+    return sessions.plan(request, version, now_ms, reader)
 
 
 def cache(max_sessions: int = 10) -> FetchSessionCache:
@@ -27,9 +45,9 @@ def cache(max_sessions: int = 10) -> FetchSessionCache:
 
 
 def begin(sessions: FetchSessionCache, offsets: dict[tuple[Any, int], int], now_ms: int = NOW_MS, version: int = 12) -> int:
-    plan = sessions.plan(fetch_request(offsets, version, session_epoch=0), version, now_ms)
+    plan = planned(sessions, fetch_request(offsets, version, session_epoch=0), version, now_ms)
     assert plan.begins_session and plan.session is None
-    return sessions.begin(plan.targets, version >= 13, now_ms)
+    return sessions.begin(plan.targets, version >= 13, now_ms, READER, Purgatory(Timer()))
 
 
 def wanted(targets: list[FetchTarget]) -> dict[tuple[Any, int], int]:
@@ -38,7 +56,7 @@ def wanted(targets: list[FetchTarget]) -> dict[tuple[Any, int], int]:
 
 def refused(sessions: FetchSessionCache, version: int = 12, **options: Any) -> int:
     with pytest.raises(SessionError) as caught:
-        sessions.plan(fetch_request({}, version, **options), version, NOW_MS)
+        planned(sessions, fetch_request({}, version, **options), version, NOW_MS)
     return caught.value.code
 
 
@@ -49,7 +67,7 @@ def refused(sessions: FetchSessionCache, version: int = 12, **options: Any) -> i
 def test_a_full_fetch_names_all_and_ends_the_session_of_its_id(epoch: int) -> None:
     sessions = cache()
     session_id = begin(sessions, {("t", 0): 5})
-    plan = sessions.plan(fetch_request({("u", 1): 7}, session_id=session_id, session_epoch=epoch), 12, NOW_MS)
+    plan = planned(sessions, fetch_request({("u", 1): 7}, session_id=session_id, session_epoch=epoch), 12, NOW_MS)
     assert wanted(plan.targets) == {("u", 1): 7}
     assert plan.begins_session == (epoch == 0) and not plan.is_incremental
     assert len(sessions) == 0
@@ -62,10 +80,10 @@ def test_an_incremental_fetch_adds_changes_and_forgets() -> None:
     request = fetch_request(
         {("t", 1): 60, ("u", 0): 1}, session_id=session_id, session_epoch=1, forgotten=(("t", 0), ("never", 9))
     )
-    plan = sessions.plan(request, 12, NOW_MS)
+    plan = planned(sessions, request, 12, NOW_MS)
     assert plan.is_incremental and not plan.begins_session
     assert wanted(plan.targets) == {("t", 1): 60, ("u", 0): 1}
-    again = sessions.plan(fetch_request({}, session_id=session_id, session_epoch=2), 12, NOW_MS)
+    again = planned(sessions, fetch_request({}, session_id=session_id, session_epoch=2), 12, NOW_MS)
     assert wanted(again.targets) == wanted(plan.targets)
     assert sessions.partition_count == 2
 
@@ -73,7 +91,7 @@ def test_an_incremental_fetch_adds_changes_and_forgets() -> None:
 def test_a_session_that_has_forgotten_all_ends() -> None:
     sessions = cache()
     session_id = begin(sessions, {("t", 0): 5})
-    plan = sessions.plan(fetch_request({}, session_id=session_id, session_epoch=1, forgotten=(("t", 0),)), 12, NOW_MS)
+    plan = planned(sessions, fetch_request({}, session_id=session_id, session_epoch=1, forgotten=(("t", 0),)), 12, NOW_MS)
     assert (plan.targets, plan.session, plan.is_incremental) == ([], None, False)
     assert len(sessions) == 0
 
@@ -83,7 +101,7 @@ def test_only_the_next_epoch_goes_on(epoch: int) -> None:
     sessions = cache()
     session_id = begin(sessions, {("t", 0): 5})
     assert refused(sessions, session_id=session_id, session_epoch=epoch) == error_codes.INVALID_FETCH_SESSION_EPOCH
-    assert sessions.plan(fetch_request({}, session_id=session_id, session_epoch=1), 12, NOW_MS).epoch == 2
+    assert planned(sessions, fetch_request({}, session_id=session_id, session_epoch=1), 12, NOW_MS).epoch == 2
     assert refused(sessions, session_id=session_id, session_epoch=1) == error_codes.INVALID_FETCH_SESSION_EPOCH
 
 
@@ -91,7 +109,7 @@ def test_epochs_begin_again_behind_the_largest() -> None:
     sessions = cache()
     session_id = begin(sessions, {("t", 0): 5})
     sessions._sessions[session_id].epoch = INT32_MAX
-    assert sessions.plan(fetch_request({}, session_id=session_id, session_epoch=INT32_MAX), 12, NOW_MS).epoch == 1
+    assert planned(sessions, fetch_request({}, session_id=session_id, session_epoch=INT32_MAX), 12, NOW_MS).epoch == 1
 
 
 @pytest.mark.parametrize(("first", "then"), [(12, 13), (13, 12)])
@@ -106,26 +124,45 @@ def test_a_full_cache_gives_up_what_was_not_used_for_long() -> None:
     sessions = cache(2)
     first, second = begin(sessions, {("t", 0): 0}), begin(sessions, {("t", 1): 0}, NOW_MS + 1)
     assert begin(sessions, {("t", 2): 0}, NOW_MS + EVICTION_MS) == 0
-    sessions.plan(fetch_request({}, session_id=first, session_epoch=1), 12, NOW_MS + EVICTION_MS)
+    planned(sessions, fetch_request({}, session_id=first, session_epoch=1), 12, NOW_MS + EVICTION_MS)
     third = begin(sessions, {("t", 2): 0}, NOW_MS + EVICTION_MS + 2)
     assert third not in (0, first, second)
     assert refused(sessions, session_id=second, session_epoch=1) == error_codes.FETCH_SESSION_ID_NOT_FOUND
-    assert sessions.plan(fetch_request({}, session_id=first, session_epoch=2), 12, NOW_MS).is_incremental
+    assert planned(sessions, fetch_request({}, session_id=first, session_epoch=2), 12, NOW_MS).is_incremental
 
 
 def test_without_slots_there_are_no_sessions() -> None:
-    plan = cache(0).plan(fetch_request({("t", 0): 0}, session_epoch=0), 12, NOW_MS)
+    plan = planned(cache(0), fetch_request({("t", 0): 0}, session_epoch=0), 12, NOW_MS)
     assert not plan.begins_session
 
 
 def test_who_had_records_goes_to_the_end() -> None:
     sessions = cache()
     session_id = begin(sessions, {("t", index): 0 for index in range(3)})
-    plan = sessions.plan(fetch_request({}, session_id=session_id, session_epoch=1), 12, NOW_MS)
+    plan = planned(sessions, fetch_request({}, session_id=session_id, session_epoch=1), 12, NOW_MS)
     assert plan.session is not None
-    rotate(plan.session, plan.targets[0])
-    again = sessions.plan(fetch_request({}, session_id=session_id, session_epoch=2), 12, NOW_MS)
+    plan.session.move_to_end(plan.targets[0])
+    again = planned(sessions, fetch_request({}, session_id=session_id, session_epoch=2), 12, NOW_MS)
     assert [target.partition.partition for target in again.targets] == [1, 2, 0]
+
+
+def test_only_what_has_changed_is_read_again() -> None:
+    """A partition that was read and is unmarked comes back when it changes or is named, and for another reader."""
+    sessions = cache()
+    session_id = begin(sessions, {("t", index): 0 for index in range(4)})
+    plan = planned(sessions, fetch_request({}, session_id=session_id, session_epoch=1), 12, NOW_MS)
+    assert plan.session is not None
+    for target in plan.targets:
+        target.read_count = target.change_count
+    changed = plan.targets[2]
+    changed.mark()
+    for target in plan.targets:
+        plan.session.unmark(target)
+    again = planned(sessions, fetch_request({("t", 1): 0}, session_id=session_id, session_epoch=2), 12, NOW_MS)
+    assert [target.partition.partition for target in again.targets] == [1, 2], "what changed after its read stays marked"
+    another = READER._replace(isolation_level=1)
+    last = planned(sessions, fetch_request({}, session_id=session_id, session_epoch=3), 12, NOW_MS, another)
+    assert [target.partition.partition for target in last.targets] == [0, 1, 2, 3]
 
 
 # ------------------------------------------------------------------------------------------------------------ answers
@@ -308,10 +345,13 @@ def test_a_follower_takes_the_place_of_the_consumer_with_the_fewest_partitions()
     """As Kafka's privileged sessions do: else consumers that come and go would make followers send all their partitions."""
     sessions = cache(3)
     wide, narrow = begin(sessions, {("t", index): 0 for index in range(3)}), begin(sessions, {("t", 0): 0})
-    follower = sessions.begin([], True, NOW_MS, is_follower=True)
+    broker = READER._replace(replica_id=2)
+    follower = sessions.begin([], True, NOW_MS, broker, Purgatory(Timer()))
     assert follower and not begin(sessions, {("t", 0): 0}), "a consumer evicts none"
-    assert all(sessions.begin([], True, NOW_MS, is_follower=True) for _ in range(2))
-    assert not sessions.begin([], True, NOW_MS, is_follower=True), "nor does a follower another"
+    assert all(sessions.begin([], True, NOW_MS, READER._replace(replica_id=2), Purgatory(Timer())) for _ in range(2))
+    assert not sessions.begin([], True, NOW_MS, READER._replace(replica_id=2), Purgatory(Timer())), (
+        "nor does a follower another"
+    )
     assert (len(sessions), sessions.evicted_count) == (3, 2)
     codes = {refused(sessions, session_id=session_id, session_epoch=1) for session_id in (wide, narrow)}
     assert codes == {error_codes.FETCH_SESSION_ID_NOT_FOUND}

@@ -54,6 +54,9 @@ class InventedHost:
         """Count it."""
         self.grown += 1
 
+    def partition_changed(self, partition: Partition) -> None:
+        """There are no fetch sessions."""
+
     def may_join_isr(self, broker_id: int, broker_epoch: int | None) -> bool:
         """Return whether the broker is registered, with that epoch."""
         return broker_id in self.epochs and broker_epoch in (-1, self.epochs[broker_id])
