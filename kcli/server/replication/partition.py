@@ -178,10 +178,11 @@ class Partition:
         if registration.partition_epoch < self.partition_epoch:
             return
         is_new_epoch, was_leader = registration.leader_epoch > self.leader_epoch, self.is_leader
+        if registration.partition_epoch > self.partition_epoch:
+            self._change = None  # else the controller may still make it, and its members count
         self.leader_id = registration.leader
         self.leader_epoch = registration.leader_epoch
         self.partition_epoch = registration.partition_epoch
-        self._change = None
         self.isr = list(registration.isr)
         self.replicas = list(registration.replicas)
         self.is_leader = registration.leader == self.node_id

@@ -102,6 +102,8 @@ def test_members_of_an_isr_without_an_answer_are_waited_for(leader: Leader) -> N
     leader.now_ms += MAX_LAG_MS + 1
     leader.fetch(2, 1)
     assert leader.log.high_watermark == 0
+    leader.lead(isr=(1, 2), partition_epoch=2)
+    assert leader.log.high_watermark == 0, "the same metadata once more are no answer"
     leader.partition.maybe_shrink_isr()
     assert len(leader.host.changes) == 1, "one change at a time"
     leader.partition.isr_answered(change, error_codes.INELIGIBLE_REPLICA)
