@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from kcli.commands.app import main
+from kcli.format.record_batch import HEADER_BYTES
 from kcli.log.reading import explanation
 from kcli.log.reading.explanation import (
     BATCH,
@@ -22,19 +23,30 @@ from kcli.log.reading.explanation import (
     BYTE,
     CLEANED_GAP,
     COMPANION,
+    CORRECTED,
+    DAMAGE,
     ENTRY,
     FIELD,
     FILE,
     GAP,
     GAP_LARGE,
+    HEADER,
+    INSERTED,
     LARGE_GAP,
     LOG_END,
+    LONG_ENOUGH,
     LOST,
+    LOST_HEADER,
     MOST_DOUBTED,
     MOST_SEARCHED,
+    OLDER_FORMAT,
+    OTHER_END,
     OVERFLOW,
     PAYLOAD,
     SECTOR,
+    SHIFTED,
+    TORN,
+    WALKED,
 )
 from tests.conftest import every_log_set
 from tests.damage.layout import flip
@@ -180,9 +192,14 @@ COSTS = {
     "offsets that overflow": [OVERFLOW],
     "the first batch after damaged bytes": [PAYLOAD],
     "nothing is left of a batch": [LOST],
-    "sound batches between two damaged places": [PAYLOAD, 1, FIELD],
-    "such batches are those of the log": [SECTOR],
-    "such batches leave no offset": [LOST, GAP_LARGE, FIELD],
+    "a batch with a wrong CRC": [DAMAGE, BIT, SHIFTED, HEADER_BYTES, OTHER_END, TORN],
+    "a damaged batch of which the header": [FIELD, DAMAGE + BIT, LOST_HEADER, LONG_ENOUGH, SECTOR],
+    "a sound batch behind damage is": [PAYLOAD, 1, PAYLOAD],
+    "what looks like a header is payload": [HEADER, BIT],
+    "a batch inside of a record": [WALKED],
+    "bytes were inserted": [INSERTED],
+    "behind damage a sound batch has another": [CORRECTED],
+    "a message of format 0 or 1 is behind": [OLDER_FORMAT],
     "a segment renamed": [FILE, COMPANION],
 }
 

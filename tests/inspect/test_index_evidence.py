@@ -243,12 +243,16 @@ def test_a_directory_in_the_place_of_a_file(tmp_path: Path, name: str) -> None:
 
 
 def test_verify_names_the_offsets_that_a_wrong_length_hides(tmp_path: Path) -> None:
-    """The damaged batch states that it ends where a later batch begins, and its records are damaged too."""
+    """The damaged batch states that it ends where a later batch begins, and its records are damaged too.
+
+    Sound batches that it would extend over are found; damaged ones are hidden.
+    """
     batches = [batch(5 * number, 5).encode() for number in range(8)]
     damaged = bytearray(batches[2])
     damaged[8:12] = struct.pack(">i", sum(map(len, batches[2:5])) - 12)
     damaged[70] ^= 0x80
     path = partition(tmp_path, "t-0", [batch(0, 5)])
-    (path / f"{0:020}.log").write_bytes(b"".join([*batches[:2], damaged, *batches[3:]]))
-    messages = [one.message for one in verify(path).findings if one.position == sum(map(len, batches[:2]))]
-    assert any("; no sound batch has offsets 10 to 24" in message for message in messages)
+    for hidden, last in (([batches[3], batches[4]], 14), ([bytes(len(one)) for one in batches[3:5]], 24)):
+        (path / f"{0:020}.log").write_bytes(b"".join([*batches[:2], damaged, *hidden, *batches[5:]]))
+        messages = [one.message for one in verify(path).findings]
+        assert any(message.endswith(f"; no sound batch has offsets 10 to {last}") for message in messages)

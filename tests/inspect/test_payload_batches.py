@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from kcli.format.index_entries import OffsetIndex
 from kcli.format.record_batch import HEADER_BYTES, NewRecordBatch, read_header
 from kcli.format.records import Header, Record, encode_records
 from kcli.inspect.repairing.repair_plan import RepairSettings, plan_partition
@@ -18,6 +19,8 @@ from kcli.inspect.repairing.salvage import LogSalvager
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.reading.columnar_reader import ColumnarReader
 from kcli.log.reading.segment_reader import BAD_SIZE, LOST_PLACE, TRUNCATED, Damage, SegmentReader
+from tests.fuzz.batches import LZ4
+from tests.fuzz.batches import stored as stored_records
 from tests.log_builder import PartitionBuilder
 
 PER_BATCH = 5
@@ -160,10 +163,10 @@ def test_a_torn_tail_holds_no_batches(tmp_path: Path, payload: str) -> None:
 
 
 def test_a_candidate_inside_is_a_remark_and_taken_on_request_only(tmp_path: Path) -> None:
-    """Length and records are both wrong, and so is the batch in which the length ends: nothing shows where the log goes on."""
+    """Length and records are both wrong, and the last batch's header is gone: nothing shows where the log goes on."""
     log = Log(tmp_path / "t-0", b"value")
     log.state_size(log.starts[5] - log.victim + 7)
-    log.flip(log.starts[5] + HEADER_BYTES + 3)
+    log.change(log.starts[5], b"\x11" * HEADER_BYTES)
     log.flip(log.victim + HEADER_BYTES + 3)
     kept, lost, inner = log.salvage()
     assert (kept, lost, inner) == ([0, 5], [(10, None)], 2)
@@ -191,13 +194,18 @@ def test_sound_batches_from_the_stated_end_to_the_end_of_the_file_are_the_log(tm
 
 
 def test_the_index_shows_where_the_log_goes_on(tmp_path: Path) -> None:
-    """An entry that points at a sound batch with its offset: what lies before it stays in doubt, all behind it is read.
+    """An entry that points at a sound batch with its offset: all behind it is read.
 
-    The length of the first record is wrong too: the records do not show where the batch ends.
+    The length of the first record is wrong too: the records do not show where the batch ends. The batch before the entry has
+    the next offset and leads to it; if it is damaged as well, nothing else counts.
     """
     log = Log(tmp_path / "t-0", forged(11, 2), index_every=5)
     log.state_size(1 << 20)
     log.flip(log.victim + HEADER_BYTES, 64)
+    assert log.read() == [0, 5, 15, 20, 25]
+    kept, lost, _ = log.salvage()
+    assert (kept, lost) == ([0, 5, 15, 20, 25], [(10, 15)])
+    log.change(log.behind, bytes(HEADER_BYTES))
     assert log.read() == [0, 5, 20, 25]
     kept, lost, _ = log.salvage()
     assert (kept, lost) == ([0, 5, 20, 25], [(10, 20)])
@@ -292,3 +300,79 @@ def test_the_kind_of_damage_is_told(tmp_path: Path) -> None:
     with SegmentReader(OsDisk(), str(log.path)) as reader:
         (damage,) = (found for found in reader.batches() if isinstance(found, Damage))
     assert damage[:3] == (log.victim, log.behind, TRUNCATED)
+
+
+CHAIN = 40
+
+
+def chain(base_offset: int) -> bytes:
+    """More sound batches that continue each other than any number at which a reader could take them for the log."""
+    return b"".join(forged(base_offset + number, 1) for number in range(CHAIN))
+
+
+def stored(base_offset: int, payload: bytes, count: int = 3) -> bytes:
+    """A sound batch of which the codec leaves the bytes as they are, with `payload` at its end: no lengths of records help."""
+    records = stored_records(LZ4, b"\x77" * 300 + payload)
+    return NewRecordBatch(base_offset, count - 1, 10, 10, count, records, attributes=LZ4).encode()
+
+
+@pytest.mark.parametrize("at", [46, HEADER_BYTES + 9], ids=["the producer id", "a record"])
+def test_a_long_chain_of_payload_is_not_the_log(tmp_path: Path, at: int) -> None:
+    """One wrong bit in a batch, and as many batches in its payload as an attacker likes, with exactly the next offsets."""
+    log = Log(tmp_path / "t-0", chain(15))
+    log.flip(log.victim + at)
+    assert log.read() == OTHERS
+    assert log.salvage()[:2] == (OTHERS, [(10, 15)])
+
+
+@pytest.mark.parametrize("first", [10, 15])
+def test_a_long_chain_does_not_hide_that_only_a_length_is_wrong(tmp_path: Path, first: int) -> None:
+    """A length that is no bit away from the right one, and that ends within the payload."""
+    log = Log(tmp_path / "t-0", chain(first))
+    log.state_size(log.behind - log.victim - 30)
+    assert log.read() == OTHERS
+    assert log.salvage() == (WHOLE, [], 0)
+
+
+@pytest.mark.parametrize("first", [5, 8])
+def test_a_long_chain_in_stored_records_is_not_the_log(tmp_path: Path, first: int) -> None:
+    """The stated length leads to a sound batch behind a gap that a cleaner made: one damage explains all bytes."""
+    victim = bytearray(stored(5, chain(first)))
+    victim[46] ^= 1
+    before, behind = forged(0), forged(20) + forged(25)
+    found = sound_offsets(tmp_path, before, bytes(victim), behind)
+    assert [offset for _, offset in found] == [0, 20, 25]
+
+
+@pytest.mark.parametrize("size", [12, 70, 3000])
+def test_a_long_chain_in_stored_records_does_not_hide_that_only_a_length_is_wrong(tmp_path: Path, size: int) -> None:
+    """The CRC is right up to the header with the next offset, however many sound batches are before it."""
+    first, victim, last = forged(0), stored(5, chain(5) + bytes(7)), forged(8) + forged(13)
+    found = sound_offsets(tmp_path, first, stating(victim, size), last)
+    assert [offset for _, offset in found] == [0, 8, 13]
+
+
+def test_many_batches_that_do_not_continue_each_other_are_not_the_log(tmp_path: Path) -> None:
+    """A copy of a compacted log in the value of a record: more batches than are compared, each behind a gap."""
+    payload = b"".join(forged(8 + 2 * number, 1) for number in range(5 * CHAIN))
+    victim = bytearray(stored(5, payload))
+    victim[46] ^= 1
+    found = sound_offsets(tmp_path, forged(0), bytes(victim), forged(20), forged(25))
+    assert [offset for _, offset in found] == [0, 20, 25]
+
+
+@pytest.mark.parametrize("pieces", [2, 20, CHAIN])
+def test_a_torn_tail_of_stored_records_holds_no_chain(tmp_path: Path, pieces: int) -> None:
+    """A write that was cut off behind any of the batches in its payload."""
+    victim = stored(5, chain(8) + bytes(100))
+    torn = victim[: victim.index(chain(8)) + len(chain(8)) * pieces // CHAIN]
+    assert [offset for _, offset in sound_offsets(tmp_path, forged(0), torn)] == [0]
+
+
+def test_an_index_entry_contradicts_a_chain(tmp_path: Path) -> None:
+    """A header is gone, and the offsets of the payload reach beyond the batch of the entry, which is the last one."""
+    victim = bytes(HEADER_BYTES) + stored(5, chain(8))[HEADER_BYTES:]
+    index = OffsetIndex.of(0)
+    index.append(12, len(forged(0)) + len(victim))
+    (tmp_path / f"{0:020d}.index").write_bytes(index.encode())
+    assert [offset for _, offset in sound_offsets(tmp_path, forged(0), victim, forged(8))] == [0, 8]

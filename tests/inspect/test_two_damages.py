@@ -14,7 +14,7 @@ from kcli.format.record_batch import HEADER_BYTES
 from kcli.inspect.repairing.salvage import LogSalvager
 from kcli.log.disk.os_disk import OsDisk
 from kcli.log.reading.columnar_reader import ColumnarReader
-from kcli.log.reading.explanation import SECTOR_BYTES, Behind, SoundRun, is_of_log
+from kcli.log.reading.explanation import SECTOR_BYTES
 from kcli.log.reading.segment_reader import Damage, SegmentReader
 from tests.inspect.test_payload_batches import forged
 from tests.log_builder import PartitionBuilder
@@ -46,7 +46,7 @@ class TwiceDamaged:
 
     def replace(self, number: int, values: list[bytes]) -> None:
         """Let a batch have other values; the batches behind it move."""
-        around = PartitionBuilder(self.path.parent.with_name("t-1"), first_offset=number * PER_BATCH)
+        around = PartitionBuilder(self.path.parent.with_name(f"t-{len(values[0])}"), first_offset=number * PER_BATCH)
         around.append([(b"k", value) for value in values])
         start, end = self.starts[number : number + 2]
         self.data[start:end] = around.log
@@ -55,6 +55,12 @@ class TwiceDamaged:
     def zero_sector(self, at: int) -> None:
         """A sector that was not written, the one of byte `at`."""
         self.change(at // SECTOR_BYTES * SECTOR_BYTES, bytes(SECTOR_BYTES))
+
+    def put_at_sector_end(self, number: int) -> None:
+        """Let a batch begin three bytes before a sector, behind a batch of another size."""
+        self.replace(FIRST, [b"v" * 100] * PER_BATCH)
+        left = -(self.starts[number] + 3) % SECTOR_BYTES
+        self.replace(FIRST, [b"v" * (100 + left), *[b"v" * 100] * (PER_BATCH - 1)])
 
     def check(self) -> None:
         """Read the segment in three ways: all batches are there that are whole."""
@@ -177,34 +183,50 @@ def test_payload_at_the_end_of_a_part_is_not_taken(tmp_path: Path) -> None:
     assert positions(log.path, 0, log.starts[15]) == log.starts[:14]
 
 
-HEADER = (51).to_bytes(8, "big") + (100).to_bytes(4, "big") + bytes(4) + b"\2" + bytes(HEADER_BYTES - 17)
-
-
 @pytest.mark.parametrize(
-    ("continued", "head", "intact", "is_zeros", "is_log"),
+    ("batches", "damage", "is_log"),
     [
-        (0, HEADER, 500, False, True),
-        (0, HEADER[:7] + b"\x32" + HEADER[8:], 500, False, True),
-        (0, b"\0" * 61, 3, True, False),
-        (2, b"\0" * 61, 3, True, True),
-        (2, b"\0" * 61, 3, False, False),
-        (2, b"\0" * 61, 500, True, False),
-        (6, b"\x11" * 61, 500, False, False),
-        (7, b"\x11" * 61, 500, False, True),
+        (4, "offset, bit", False),
+        (5, "offset, bit", True),
+        (1, "nothing but the length", True),
+        (7, "header", False),
+        (8, "header", True),
+        (2, "zeros from a sector on", False),
+        (3, "zeros from a sector on", True),
     ],
 )
-def test_the_costs_of_both_explanations(continued: int, head: bytes, intact: int, is_zeros: bool, is_log: bool) -> None:
-    """A run is of the log only if that is cheaper, by the table of explanation."""
-    run = SoundRun(1000, 2000, 51 - 1 - continued, 51, 3, continued)
-    assert is_of_log(run, 40, Behind(head, intact, is_zeros, 90, 3)) == is_log
-    assert not is_of_log(run, 51, Behind(head, intact, is_zeros, 90, 3)), "the log before it has its offsets"
-    assert not is_of_log(run, 40, Behind(head, intact, is_zeros, 50, 3)), "the log behind it has its offsets"
+def test_a_run_between_two_damaged_places_is_of_the_log_if_that_is_cheaper(
+    tmp_path: Path, batches: int, damage: str, is_log: bool
+) -> None:
+    """Nothing is left of the header before it; what is behind it decides, and how many batches continue each other."""
+    log = TwiceDamaged(tmp_path / "t-0", codec=1)
+    second = FIRST + 1 + batches
+    if damage == "zeros from a sector on":
+        log.put_at_sector_end(second)
+    at = log.starts[second]
+    log.change(log.starts[FIRST], b"\x11" * (log.starts[FIRST + 1] - log.starts[FIRST]))
+    if damage == "offset, bit":
+        log.change(at + 7, bytes([log.data[at + 7] ^ 0x80]))
+    if damage == "header":
+        log.change(at, b"\x11" * HEADER_BYTES)
+    if damage == "zeros from a sector on":
+        log.zero_sector(at + 3)
+    else:
+        log.change(at + 8, bytes(4))
+        log.change(at + 200, b"\x55" * 20)
+    if not is_log:
+        log.hit |= set(range(FIRST, second))
+    log.check()
 
 
-@pytest.mark.parametrize(("first_offset", "is_log"), [(40, False), (0, True), ((1 << 21) - 100, True)])
-def test_far_above_the_log_nothing_bounds_payload(first_offset: int, is_log: bool) -> None:
-    """The last batch of a log may hold a batch far above it, and behind it what looks like a header."""
-    far = 1 << 21
-    run, head = SoundRun(1000, 2000, far, far + 1, 3, 0), (far + 1).to_bytes(8, "big") + HEADER[8:]
-    assert is_of_log(run, first_offset, Behind(head, 500, False)) == is_log
-    assert is_of_log(run, first_offset, Behind(head, 500, False, far + 10, 3))
+@pytest.mark.parametrize("is_far", [False, True])
+def test_far_above_the_log_nothing_bounds_payload(tmp_path: Path, is_far: bool) -> None:
+    """The last batch of a log may hold a batch far above it, and behind it what looks like a torn header."""
+    log = TwiceDamaged(tmp_path / "t-0", codec=1)
+    last = log.starts[-2]
+    base_offset = (1 << 21) if is_far else BATCHES * PER_BATCH
+    inner, rest = forged(base_offset, 1), forged(base_offset + 1, 1)[:30]
+    log.data[last + 200 :] = inner + b"?" * len(rest)
+    log.hit.add(BATCHES - 1)
+    log.starts[-1] = len(log.data)
+    log.check()

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 _LAST_OFFSET_END = 27  # the end of the last offset delta in a header
 # A record's length, attributes, two deltas, two lengths and header count, one byte each.
-_LEAST_RECORD_BYTES = 6
-_RECORD_PROBE_BYTES = 16
+LEAST_RECORD_BYTES = 6
+RECORD_PROBE_BYTES = 16
 _RECORD_WINDOW_BYTES = 32 * 1024
 # The length, the attributes, the timestamp delta and the offset delta of a record, at most.
 _RECORD_HEAD_BYTES = 5 + 1 + 10 + 5
@@ -75,7 +75,7 @@ MAX_ATTRIBUTES = 0x7F
 MAX_LEGACY_ATTRIBUTES = 0x0F
 MAX_CODEC = 4
 # How many bytes of a file may be read because of wrong lengths: a multiple of its size, and at least a constant.
-BUDGET_FACTOR = 4
+BUDGET_FACTOR = 32
 MIN_BUDGET_BYTES = 1024 * 1024 * 1024
 _FIRST_SEARCH_BYTES = 4 * 1024
 
@@ -167,20 +167,6 @@ def plausible_header(file: DiskFile, position: int) -> RecordBatch | None:
     return header if isinstance(header, RecordBatch) and can_be_header(header) else None
 
 
-def plausible_headers(file: DiskFile, start: int, end: int, budget: SearchBudget) -> Iterator[RecordBatch | None]:
-    """Yield the plausible headers of batches with as many records as offsets between two bytes; None if the budget is spent."""
-    while start < end:
-        wanted = min(limits.READ_CHUNK_BYTES, end - start) + HEADER_BYTES
-        if not budget.take(wanted):
-            yield None
-            return
-        for at in candidates(file.read_at(start, wanted), False):
-            header = plausible_header(file, start + at) if at >= 0 and start + at < end else None
-            if header is not None and header.record_count == header.last_offset_delta + 1:
-                yield header
-        start += limits.READ_CHUNK_BYTES
-
-
 def sized_headers(file: DiskFile, start: int, end: int, budget: SearchBudget) -> Iterator[RecordBatch | None]:
     """Yield what may be headers of format 2 between two bytes by base offset, length and magic; None if the budget is spent.
 
@@ -258,31 +244,6 @@ def is_sound(file: DiskFile, position: int) -> bool:
     return streamed_crc(file, header) == header.crc
 
 
-def is_within_record(file: DiskFile, position: int, found: int, budget: SearchBudget) -> bool:
-    """Return True if byte `found` is inside a record of the damaged batch of format 2 at byte `position`, or of a later batch.
-
-    The lengths of the records lead from one record to the next, regardless of the header, and across the headers of batches.
-    False if they lead to `found` itself, or to bytes that cannot be a record, as in compressed batches.
-    """
-    at = position + HEADER_BYTES
-    is_after_header = True
-    while at < found and budget.take(_RECORD_PROBE_BYTES):
-        head = file.read_at(at, _RECORD_PROBE_BYTES)
-        try:
-            length, behind = read_varint(head, 0, len(head))
-        except FormatError:
-            return False
-        if length >= _LEAST_RECORD_BYTES and head[behind : behind + 1] == b"\0":  # the attributes, which Kafka does not use
-            at += behind + length
-            is_after_header = False
-        elif is_after_header or file.read_at(at + MAGIC_POSITION, 1) != bytes((MAGIC,)):
-            return False
-        else:
-            at += HEADER_BYTES
-            is_after_header = True
-    return not is_after_header and found < at <= file.size()
-
-
 def records_end(file: DiskFile, header: RecordBatch, budget: SearchBudget, stated: int | None = None) -> int | None:
     """Return the byte at which the records of a batch end by their own lengths; None if the lengths are not consistent.
 
@@ -304,7 +265,7 @@ def records_end(file: DiskFile, header: RecordBatch, budget: SearchBudget, state
             offset_delta, _ = read_varint(data, delta_at, end)
         except FormatError:
             return None
-        if length < _LEAST_RECORD_BYTES or data[behind] or offset_delta <= before:
+        if length < LEAST_RECORD_BYTES or data[behind] or offset_delta <= before:
             return None
         at, before, count = start + behind + length, offset_delta, count + 1
         if stated is not None and at >= stated:

@@ -31,18 +31,29 @@ is possible has a cost, and the repair takes the set of damages that explains al
       end and the next offset
     a segment that was renamed, or a file that is not a segment       FILE       the same
     each other file with the name of a file that is not a segment     COMPANION  the same
-    a run of sound batches behind damage is that of the log, and the  cost of    CLEANED_GAP more for a gap before that
-      next header is damaged, too: its offset, or all of the header;  the field  header
-      SECTOR if a sector of zeros begins in it
-    the run leaves no offset for the damaged bytes before or behind   LOST       the same
-    the run is payload, and each further batch continues the offsets  PAYLOAD,   the same
-                                                                      1 more
-    payload is followed by what looks like the log's next header, and FIELD      the same
-      leaves offsets before and behind it, below LARGE_GAP above the
-      log if nothing bounds them
+    a batch with a wrong CRC (DAMAGE); that its length is wrong as   DAMAGE     the same
+      well: by a BIT more, SHIFTED in all if it is less than a       BIT
+      header's size off (bytes are missing or were inserted),        SHIFTED
+      OTHER_END in all for any other length; TORN if the end of      OTHER_END
+      the file cuts it                                               TORN
+    nothing of a damaged batch's header is used: FIELD, or DAMAGE    FIELD      the same
+      and a BIT if its length is right; LOST_HEADER
+      behind fewer than LONG_ENOUGH sound batches that follow        LOST_HEADER
+      damage; SECTOR if a sector of zeros begins in it               SECTOR
+    a sound batch behind damage that is payload; each further one    PAYLOAD    the same
+      that continues it; PAYLOAD for all if the damaged batch        1 more
+      states to end at a sound one, or behind the end of the file
+    what looks like a header is in a damaged batch, and the path     HEADER     the same
+      goes on before the end that it states, or right behind sound
+      batches that are payload; BIT if other fields of it are wrong  BIT
+    a batch that the lengths of records enclose is that of the log   WALKED     the same
+    bytes that were inserted between two batches                     INSERTED   the same
+    a sound batch has another base offset than it states, behind     CORRECTED  the same
+      damage: so much more than the bits, bytes or the field
+    a sound message of format 0 or 1 behind a batch of format 2       OLDER_     the same
+                                                                      FORMAT
 
-A run of sound batches between two damaged places leads to no end of the log. The reader of segments compares the cost of the
-damaged header behind it with that of payload, by the last four rows. If they cost the same, the run is taken for payload.
+The reader of segments (resynchronise) compares ways through damaged bytes by the last eight rows and those of fields and gaps.
 
 A gap of offsets is free where bytes are missing or damaged, or where an earlier repair has lost the offsets. The first batch
 after damage that no length and no index entry leads to may be the end of a record's value: the batch of that record is damaged.
@@ -57,8 +68,7 @@ It is taken for payload if something else contradicts it:
 
 It is removed then, and --take-inner keeps it. The batch directly behind it may be payload of the same record, if it is
 contradicted too. The next segment's name alone does not correct its offset.
-The reader of segments (resynchronise) decides the same for dump-log, the Spark source and verify: it explains the batch and the
-next ones, with the segment and its index as the only witnesses, and hides what is payload.
+The reader of segments decides with the segment and its index as the only witnesses, for dump-log, the Spark source and verify.
 
 A batch's offset is a candidate if
 
@@ -84,7 +94,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format.primitives import INT32_MAX, INT64_MAX
-from kcli.format.record_batch import HEADER_BYTES, MAGIC, MAGIC_POSITION, NO_LEADER_EPOCH, RecordBatch
+from kcli.format.record_batch import MAGIC, NO_LEADER_EPOCH, RecordBatch
 
 if TYPE_CHECKING:
     from kcli.format.checkpoint import EpochStart
@@ -102,9 +112,16 @@ LOST = 5
 FILE = 8
 COMPANION = 1
 SECTOR, SECTOR_BYTES = 4, 512
+DAMAGE, SHIFTED, OTHER_END, TORN = 4, 9, 12, 6
+LOST_HEADER, LONG_ENOUGH = 14, 8
+HEADER = 10
+WALKED = 30
+INSERTED = 2
+CORRECTED = 8
+OLDER_FORMAT = 10
+OFFSET_BYTES = 8  # of the base offset
 # Leader epochs in this order cannot be; runs of batches that are too long to be corrected may leave such an order.
 _IMPOSSIBLE = 1 << 20
-OFFSET_BYTES = 8  # of the base offset
 # Of how many corrected or removed batches choices of equal cost are searched, in segments of at most how many batches.
 MOST_DOUBTED, MOST_SEARCHED = 4, 10_000
 # In a segment of many batches two windows of this size are explained together, and the choice of the first one is kept: the
@@ -709,70 +726,6 @@ def _path(nodes: Sequence[tuple[Chosen, int]], node: int) -> list[Chosen]:
         one, node = nodes[node]
         chosen.append(one)
     return chosen[::-1]
-
-
-# ------------------------------------------------------------------------------------------ between two damaged places
-
-
-class SoundRun(NamedTuple):
-    """Consecutive sound batches [position, end) with ascending offsets [base_offset, next_offset) behind damaged bytes.
-
-    `continued` is the number of batches that begin with the offset after the batch before them. `leader_epoch` is that of the
-    last one.
-    """
-
-    position: int
-    end: int
-    base_offset: int
-    next_offset: int
-    leader_epoch: int
-    continued: int
-
-
-class Behind(NamedTuple):
-    """The bytes behind a run: `head` as many as a header has, of which `intact` are before the next sector.
-
-    `is_zeros`: the sector has only zeros. `end_offset` and `leader_epoch` are those of the batch at which the log surely goes
-    on; INT64_MAX without one.
-    """
-
-    head: bytes
-    intact: int
-    is_zeros: bool
-    end_offset: int = INT64_MAX
-    leader_epoch: int = INT32_MAX
-
-
-def is_of_log(run: SoundRun, first_offset: int, behind: Behind) -> bool:
-    """Return True if a run between two damaged places is cheaper as batches of the log than as payload of a damaged one.
-
-    `first_offset` is the offset after the last batch before the run, 0 if it is not known.
-    """
-    if run.base_offset < first_offset or run.next_offset > behind.end_offset:
-        return False
-    cost, is_header = _cost_of_beginning(run.next_offset, behind)
-    is_full = run.base_offset == first_offset or run.next_offset == behind.end_offset
-    # Without a batch behind that bounds its offsets, payload far above the log costs as little as any.
-    is_far = behind.end_offset == INT64_MAX and 0 < first_offset <= run.base_offset - LARGE_GAP
-    cost += (LOST if is_full else 0) + (GAP_LARGE if is_far else 0)
-    cost += difference(run.leader_epoch, behind.leader_epoch) if run.leader_epoch > behind.leader_epoch else 0
-    # The payload of a batch that it ends, with its last offset, is followed by the log's next header.
-    return cost < PAYLOAD + run.continued + (FIELD if is_header and not is_full and not is_far else 0)
-
-
-def _cost_of_beginning(expected: int, behind: Behind) -> tuple[int, bool]:
-    """Return the cost of the damaged header of a batch that begins at offset `expected`, and whether it looks like one."""
-    head, stated = behind.head, int.from_bytes(behind.head[:OFFSET_BYTES], "big", signed=True)
-    if len(head) == HEADER_BYTES and head[MAGIC_POSITION] == MAGIC:
-        wrong = difference(stated, expected)
-        is_gap = expected < stated < behind.end_offset < INT64_MAX
-        if wrong <= BYTE or is_gap:
-            return min(wrong, CLEANED_GAP if is_gap else BYTE), True
-    left = min(behind.intact, OFFSET_BYTES)
-    is_cut = behind.intact < HEADER_BYTES and head[:left] == expected.to_bytes(OFFSET_BYTES, "big")[:left]
-    if is_cut and (behind.is_zeros or left == OFFSET_BYTES):
-        return SECTOR, left == OFFSET_BYTES
-    return FIELD, False
 
 
 # ------------------------------------------------------------------------------------------------------------ leader epochs

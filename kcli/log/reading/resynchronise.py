@@ -1,108 +1,126 @@
-"""Find where a log continues after damage, in bounded time, and without mistaking payload for a batch.
+"""Find where a log continues after damage: the cheapest explanation of the damaged bytes, in bounded time.
 
 A record's value may itself be a sound batch (a mirror, a dead letter queue, an attacker). A batch that is found by its bytes
-alone therefore proves nothing: it may be inside the damaged one. The reader continues at another byte only if there is evidence
-that the log does. Bytes inside the records after the damaged header, by the lengths of these records, are payload and never a
-batch. These questions are asked in this order; the first yes decides:
+alone therefore proves nothing: it may be inside the damaged one. What decides is one comparison: of all ways to divide the
+bytes behind the damage into batches of the log, the one whose damages cost the least, by the table of
+kcli.log.reading.explanation.
 
-    question                                                     yes: the log continues         why this is enough
-    -----------------------------------------------------------  -----------------------------  --------------------------
-    proven   Is the CRC of the damaged entry right for another   at that end                    the CRC does not cover the
-             length? Tried are: the stated length (the magic     (the entry is complete)        length and the magic
-             may be wrong), that length with one bit flipped,
-             the file's end if it is near; then, if the stated
-             length leads nowhere, the next sound batches, and
-             headers with the next offset up to the last of them
-    recorded Is the stated end inside of sound batches, from    there                          what is at the stated end
-             exactly the next offset on, that lead on? Or skip   (the entry is lost)            is payload of that batch;
-             record_count records by their length fields. Do                                    or two sources agree, or
-             they end at the stated end? Or at a later sound                                    one of them is impossible
-             batch, if the stated end is impossible or inside
-             the records?
-    stated   Is a header with exactly the next offset at the     at the stated end              length and offsets agree,
-             stated end, or does a chain of headers lead on      (the entry is lost)            or length and .index do
-             from there to a batch that the .index points at?
-             Or do sound batches lead from there to a damaged
-             one with the next offset, or, over gaps between
-             their offsets, to the end of the file? Does the
-             length with one bit flipped (or, if impossible, to
-             the file's end)?
-    resumed  Is there a sound batch behind the entry to which    there (all before it is        the batch is known to
-             the .index points, or from which a chain of         lost)                          belong to the log
-             headers leads on?
-    between  Or a run of sound batches that ends at another         there                          the damaged header
-             damaged batch, and is not cheaper as payload                                          behind the run shows it
-             (kcli.log.reading.explanation)?
-    none     There is no evidence that the log continues.        nowhere; the user decides
+The places where a batch of the log may begin:
 
-The answer is not "stated" if another position has a header with the next offset and a chain that leads on: then the length is
-doubtful, unless the chain from that position reaches the stated end.
+- the damaged entry itself;
+- each sound batch behind it (right CRC), and the end of each; the search skips what is inside of a sound batch;
+- what looks like a header of a damaged batch, and the end that such a header states, if a header is there.
 
-A chain of headers leads on if each begins where the previous batch ends, with a higher offset, up to a batch that the .index
-points at, to the end of the file, or to preallocated zeros. Payload does not do that unless it is the end of its batch: it is
-followed by the rest of its record, which is not a header. A search for "resumed" skips what a second damaged batch seems to
-contain, and the extent that the entry states: to the file's end if its length exceeds the file; none if it cannot be a header.
+They reach from the damaged entry to where the log surely goes on: the next sound batch that the .index points at, whose offset
+is right then; LONG_RUN sound batches that continue each other and end NEAR_END_BYTES behind the entry or later, for fewer bytes
+may be one record; the end of the file. A sound batch inside of one of the entry's records is no place. Of batches that continue
+each other those after the first LONG_RUN are one place, unless the entry states to end at one. After MOST_PLACES sound batches
+the explanation ends, too, or goes on near the stated end for as many; only its first half is used.
 
-A run between two damaged places is compared up to the next batch from which a chain leads on, or to the end of the search.
+A path goes from place to place: over a sound batch to its end; from a damaged one to any later place. It costs what is then
+wrong: of the damaged batch its length, its header, its records; the offsets on both sides of it; and everything on the way that
+the path does not take for the log: sound batches, which are payload then, and headers that look right. If the lengths of its
+records show that a batch is inside of one of them, it costs nothing to leave it out and WALKED to take it. A batch with a right
+CRC is never divided: no place inside of it counts, unless it is inside of a record itself.
+Of paths of equal cost the one with fewer batches is taken: bytes that may be payload are not.
 
-A batch that the log seems to continue with, elsewhere than at the stated end, may still be the end of the last record of the
-damaged one: nothing in the file then leads to it. If offsets are missing behind it, in a segment that the cleaner has not
-changed, the cheapest explanation (kcli.log.reading.explanation) decides whether it is payload. A reader that does not know the
-topic takes the segment for cleaned unless records without keys are behind the gap, which the cleaner would have removed: a
-repair decides with the topic's policy, and readers hide nothing that may be sound. This uses all of the file, so a part of a
-segment that is read alone has the same batches.
+Before, the entry's own CRC is tried for other lengths: with one bit flipped, up to the file's end if it is near, to the next
+sound batches, to headers with the next offset. If it is right for one of them, the entry is complete, and only its length is
+wrong ("proven"). An entry that states the right end, by LONG_RUN headers that continue each other or lead to an index entry or
+to the end of the file, needs no comparison: no other path can be cheaper.
 
-Cost: in a file with many damaged batches the same questions are asked of the same bytes. The results are cached for one end of
-the log: the ends of chains (header_chains), the sound batches (batch_search) and the ends of searches. Bytes read because of a
+A reader that does not know the topic takes a segment for cleaned unless records without keys are behind a gap, which the
+cleaner would have removed: a repair decides with the topic's policy, and readers hide nothing that may be sound. All of the
+file is used, so a part of a segment that is read alone has the same batches.
+
+Cost: the sound batches are cached (batch_search), and the decisions of a path for its later places. Bytes read because of a
 wrong length count against a budget of the file (SearchBudget); when it is spent, evidence that would need it counts as absent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, islice, takewhile
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format import limits
-from kcli.format.primitives import INT32_MAX, INT64_MAX, crc32c
-from kcli.format.record_batch import CRC_START, HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC, MAGIC_POSITION, RecordBatch
-from kcli.log.disk.port import DiskFile
+from kcli.format.primitives import INT32_MAX, FormatError, crc32c, read_varint
+from kcli.format.record_batch import (
+    CRC_START,
+    HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
+    MAGIC_POSITION,
+    NO_LEADER_EPOCH,
+    RecordBatch,
+)
+from kcli.log.disk.port import DiskFile, zeros_follow
 from kcli.log.reading.batch_search import (
+    LEAST_RECORD_BYTES,
+    RECORD_PROBE_BYTES,
     FilePieces,
     SearchBudget,
     SoundBatches,
     can_be_header,
-    find_batch,
     header_at,
     is_sound,
-    is_within_record,
     least_offset,
     least_size,
     plausible_header,
-    plausible_headers,
     records_end,
     sized_headers,
-    stated_next_offset,
 )
-from kcli.log.reading.header_chains import HeaderChains, PositionCache
+from kcli.log.reading.explanation import (
+    BIT,
+    BYTE,
+    CLEANED_GAP,
+    CORRECTED,
+    DAMAGE,
+    FIELD,
+    GAP,
+    GAP_LARGE,
+    HEADER,
+    INSERTED,
+    LARGE_GAP,
+    LONG_ENOUGH,
+    LOST_HEADER,
+    OFFSET_BYTES,
+    OLDER_FORMAT,
+    OTHER_END,
+    PAYLOAD,
+    SECTOR,
+    SECTOR_BYTES,
+    SHIFTED,
+    TORN,
+    WALKED,
+    difference,
+    is_thinned,
+)
 from kcli.log.reading.header_reader import PROBE_BYTES, HeaderReader
 from kcli.log.reading.index_positions import IndexPositions
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch
-    from kcli.log.reading.explanation import LogWitnesses, SoundRun
+    from kcli.log.reading.explanation import LogWitnesses
 
+# The cost of a path that cannot be.
+IMPOSSIBLE = 1 << 20
+# How many states of a place are followed, and how many sound batches are explained together.
+MOST_STATES = 4
+MOST_PLACES = 64
+# After this number of sound batches that continue each other, which are too long for one record, the log surely goes on.
+LONG_RUN = 16
+# How many decisions and checks of single bytes are cached.
+MOST_CACHED = 64 * 1024
 # The cost in the budget of a position that looks like a sound batch, regardless of its size.
 CANDIDATE_COST_BYTES = 1024
 # How many sound batches behind an entry are tried as its end: the log's next one, and what may be payload before it.
-MOST_ENDS = 64
+MOST_ENDS = 16
 # Within this distance of the file's end the end is always tried as the end of a batch: twice Kafka's default max.message.bytes.
 NEAR_END_BYTES = 2 * 1024 * 1024
 # The largest size of a batch that is tried: more than the 100 MiB of Kafka's default socket.request.max.bytes.
 FARTHEST_END_BYTES = 128 * 1024 * 1024
-OFFSET_BYTES = 8  # of the base offset
-# How many batches from a doubtful one on are explained together: the next two show whether the log goes on without it.
-EXPLAINED_BATCHES = 4
 NEAR_BYTES = 64 * 1024
 
 
@@ -116,15 +134,108 @@ class Continuation(NamedTuple):
     is_proven: bool
 
 
-class _Search(NamedTuple):
-    """The result of a search that skips batches that begin below offset `floor`: byte `found`, or None.
+class _Place(NamedTuple):
+    """A byte at which a batch of the log may begin; `header` is None if the bytes there are not a header.
 
-    It is the same for every floor up to `least`, the lowest first offset of the batches that were checked.
+    `end` is the end of a sound batch, or of more than LONG_RUN that continue each other; else the stated one, or -1.
     """
 
-    found: int | None
+    position: int
+    end: int
+    header: RecordBatch | LegacyBatch | None
+    is_sound: bool
+
+
+class _State(NamedTuple):
+    """What the batches before a place say of the one there: its base offset is at least `low`, and one of `expected`.
+
+    `expected` has (offset, cost), and nothing if the header before is lost. `is_adjacent`: the batch before is sound, so no
+    bytes are missing. `epoch` is the last leader epoch, `floor` the next offset after the last sound batch as it states it,
+    `run` the number of sound batches that continue each other up to here. `is_free`: bytes are missing before the place, so a
+    gap is cheap. `is_new`: a batch of format 2 was before.
+    """
+
+    low: int
+    expected: tuple[tuple[int, int], ...]
+    is_adjacent: bool
+    epoch: int
     floor: int
-    least: int
+    run: int
+    is_free: bool = False
+    is_new: bool = False
+
+
+class _Step(NamedTuple):
+    """The cheapest way to a state of a place: its cost, the sound batches taken, and the state of the place before."""
+
+    cost: int
+    taken: int
+    place: int
+    state: _State | None
+
+
+class _Walk:
+    """The records behind a header by their own lengths, from one to the next and across the headers of batches.
+
+    `end` is where the records of the batch end, if there are as many as its header states. `is_crossed`: a sound batch begins
+    before its stated end and ends behind it, so that length is wrong.
+    """
+
+    def __init__(self, file: DiskFile, place: _Place, end: int | None, budget: SearchBudget, is_crossed: bool) -> None:
+        self.end = end
+        self._file = file
+        self._budget = budget
+        self._start = place.position
+        self._at = place.position + HEADER_BYTES
+        self._stated = place.end if place.header is not None and can_be_header(place.header) and not is_crossed else -1
+        self._is_over = False
+        self._is_record = False
+        self._known: dict[int, bool] = {}
+
+    def encloses(self, position: int, end: int) -> bool:
+        """Return True if the bytes [position, end) are inside of one record, and something shows that its length is right.
+
+        Behind it another record, a header or the end of the file is, or it ends within the batch by the stated length.
+        """
+        known = self._known.get(position)
+        if known is None:
+            while not self._is_over and self._at < position:
+                self._step()
+            is_inside = self._is_record and self._start < position < self._at and end <= self._at
+            known = self._known[position] = is_inside and self._is_confirmed()
+        return known
+
+    def _head(self, at: int) -> int | None:
+        """Return the size of the record at a byte, None if no record can be there."""
+        head = self._file.read_at(at, RECORD_PROBE_BYTES)
+        try:
+            length, behind = read_varint(head, 0, len(head))
+        except FormatError:
+            return None
+        if length >= LEAST_RECORD_BYTES and head[behind : behind + 1] == b"\0":  # the attributes, which Kafka does not use
+            return behind + length
+        return None
+
+    def _is_header(self, at: int) -> bool:
+        return self._file.read_at(at + MAGIC_POSITION, 1) == bytes((MAGIC,))
+
+    def _is_confirmed(self) -> bool:
+        size = self._file.size()
+        is_stated = self._at <= self._stated and (self._stated <= size or self._at > size)
+        return (
+            is_stated
+            or self._at == size
+            or (self._at < size and (self._head(self._at) is not None or self._is_header(self._at)))
+        )
+
+    def _step(self) -> None:
+        size = self._head(self._at) if self._budget.take(RECORD_PROBE_BYTES) else None
+        if size is not None:
+            self._start, self._at, self._is_record = self._at, self._at + size, True
+        elif self._is_record and self._is_header(self._at):
+            self._start, self._at, self._is_record = self._at, self._at + HEADER_BYTES, False
+        else:
+            self._is_over, self._is_record = True, False
 
 
 class Resynchroniser:
@@ -144,78 +255,450 @@ class Resynchroniser:
         self._file = file
         self._has_keyless = has_keyless
         self._log = log
-        self._floor = 0
+        self._legacy = False
         self._near_start, self._near = 0, b""  # bytes of the file from the entry on
         self._positions = positions
         self._budget = SearchBudget(file.size())
-        self._run_budget = SearchBudget(file.size())
         self._start_over(0)
 
     def _start_over(self, end: int) -> None:
-        """Clear the caches: the log ends at another byte now."""
+        """Clear the caches: the file ends at another byte now."""
         self._end = end
-        self._chains = HeaderChains(self._file, end, self._budget, self._positions.points_at)
         self._batches = {legacy: SoundBatches(self._file, end, self._budget, legacy=legacy) for legacy in (False, True)}
-        self._searches: dict[bool, tuple[int, PositionCache[_Search]]] = {}
-        self._sound_to_end: PositionCache[bool] = PositionCache()
-        self._cleaned: PositionCache[bool] = PositionCache()
+        self._cleaned: dict[int, bool] = {}
         self._indexed: tuple[int, int | None] = (0, 0)
+        self._decided: dict[tuple[int, int], int] = {}
+        self._walks: dict[int, _Walk] = {}
 
     def behind(self, position: int, end: int, *, floor: int, legacy: bool) -> Continuation:
         """Return where the log, which ends at byte `end`, continues after the unsound entry at byte `position`. Raises OSError.
 
-        `floor` is the next offset after the last sound batch: a search skips batches that begin below it. The log never
-        continues after the next sound batch that the .index points at: a reader that begins there sees the same batches.
+        `floor` is the next offset after the last sound batch. The log never continues after the next sound batch that the
+        .index points at: a reader that begins there sees the same batches.
         """
-        if end != self._end:
-            self._start_over(end)
-        self._floor = floor
-        found = self._explain(position, legacy=legacy)
-        if found.is_proven:
-            return found
-        indexed = self._indexed_behind(position)
-        if indexed is not None and (found.position is None or found.position > indexed):
-            return Continuation(indexed, False)
-        return self._without_payload(position, found)
+        if self._file.size() != self._end:
+            self._start_over(self._file.size())
+        found = self._behind(position, floor, legacy=legacy)
+        return found if found.position is None or found.position <= end else Continuation(None, False)
 
-    def _without_payload(self, position: int, found: Continuation) -> Continuation:
-        """Return the byte after the batch where the log seems to continue, if the cheapest explanation takes it for payload."""
+    def _behind(self, position: int, floor: int, *, legacy: bool) -> Continuation:
+        """Return the same with no regard to where the part of the file ends that is read."""
+        self._legacy = legacy
         header = header_at(self._file, position)
-        start = found.position
-        is_stated = header is not None and position + header.size_bytes == start
-        if start is None or is_stated or not self._has_gap_behind(start):
-            return found
-        from kcli.log.reading.explanation import Batch, Batches, LogWitnesses, OffsetExplanation, SegmentWitnesses
+        stated = -1 if header is None else position + header.size_bytes
+        fits = header is not None and header.size_bytes >= least_size(header) and stated <= self._end
+        is_clear = False
+        if header is not None:
+            proven = self._near_end_of_crc(header, [stated] if fits else [])
+            is_clear = proven is None and fits and self._is_clear(header, stated, legacy=legacy)
+            if proven is None and not is_clear:
+                proven = self._far_end_of_crc(header, self._followers(header, legacy=legacy), legacy=legacy)
+            if proven is not None:
+                return Continuation(proven, True)
+        if is_clear:
+            return Continuation(stated, False)
+        known = self._decided.get((position, floor))
+        if known is None:
+            known = self._explain(position, floor, legacy=legacy)
+        return Continuation(known if known < self._end else None, False)
 
-        batches, headers = Batches(), list[RecordBatch]()
-        for one in HeaderReader(self._file, start, self._file.size()).headers():
-            if len(batches) == EXPLAINED_BATCHES or not isinstance(one, RecordBatch) or not self._is_whole(one, self._budget):
+    def _is_clear(self, header: RecordBatch | LegacyBatch, stated: int, *, legacy: bool) -> bool:
+        """Return True if no explanation can be cheaper than the stated length: the next offset is there, and is followed."""
+        indexed = self._indexed_behind(header.position)
+        if not isinstance(header, RecordBatch) or not can_be_header(header) or (indexed is not None and indexed < stated):
+            return False
+        expected = (header.next_offset, header.base_offset + header.record_count)
+        found = self._batches[legacy].first(header.position + 1)
+        while found is not None and found[1] <= stated:
+            found = self._batches[legacy].first(found[1])
+        if found is not None and found[0] < stated:
+            return False
+        if self._walk(_Place(header.position, stated, header, False)).encloses(stated, stated):
+            return False
+        at = stated
+        for _ in range(LONG_RUN):
+            if at == indexed or (at == self._end and at > stated):
+                return True
+            behind = plausible_header(self._file, at)
+            if behind is None or behind.base_offset not in expected or behind.size_bytes < HEADER_BYTES:
+                return False
+            expected, at = (behind.next_offset, behind.next_offset), behind.end_position
+        return True
+
+    # ------------------------------------------------------------------------------------------------------- the places
+
+    def _places(self, position: int, *, legacy: bool) -> tuple[list[_Place], bool]:
+        """Return the places from a damaged byte to where the log surely goes on; False if there are too many."""
+        indexed = self._indexed_behind(position)
+        limit = self._end if indexed is None else indexed
+        sound: dict[int, _Place] = {}
+        headers: dict[int, RecordBatch | LegacyBatch | None] = {position: header_at(self._file, position)}
+        sized: list[RecordBatch] = []
+        run, expected, at, behind, is_whole = 0, -1, position + 1, position + 1, True
+        entry = headers[position]
+        stated = -1 if entry is None else position + entry.size_bytes
+        walk, latest, most = self._walk(_Place(position, stated, entry, False)), -1, MOST_PLACES
+        while True:
+            found = self._batches[legacy].first(at)
+            start = limit if found is None else min(found[0], limit)
+            for one in sized_headers(self._file, behind, start, self._budget):
+                if one is None or len(sized) >= MOST_PLACES:
+                    break
+                sized.append(one)
+            if found is None or found[0] >= limit:
                 break
-            headers.append(one)
-            row = Batch(one.position, one.end_position, one.base_offset, one.last_offset, one.partition_leader_epoch)
-            batches.insert(len(batches), row)
-        if len(batches) < 2:
-            return found
-        entries = dict(takewhile(lambda entry: entry[0] < batches.end[-1], self._positions.after(start - 1)))
-        segment = SegmentWitnesses(0, INT64_MAX, batches.base_offset[0], entries, searched={start: None})
-        log = LogWitnesses(is_cleaned=not any(map(self._never_cleaned, headers[1:]))) if self._log is None else self._log
-        is_cleaned = log.is_cleaned or self._is_cleaned(0) or self._is_cleaned(batches.position[1])
-        chosen = OffsetExplanation(batches, segment, log._replace(is_cleaned=is_cleaned)).choose()
-        return Continuation(batches.position[1], False) if chosen and chosen[0].row == 1 else found
+            (start, at), before = found, at
+            behind = at
+            if walk.encloses(start, at):
+                continue
+            header = header_at(self._file, start)
+            assert header is not None
+            run = run + 1 if start == before and least_offset(header) == expected else 0
+            expected = header.next_offset
+            joined = sound[latest].header if run > LONG_RUN and start != stated else None
+            if isinstance(joined, RecordBatch):
+                long = joined._replace(last_offset_delta=header.last_offset - joined.base_offset)
+                sound[latest] = _Place(latest, at, long, True)
+                del headers[start]
+            else:
+                latest, sound[start] = start, _Place(start, at, header, True)
+            headers[at] = header_at(self._file, at)
+            is_sure = run >= LONG_RUN and at - position >= NEAR_END_BYTES
+            if len(sound) >= most and at < stated - HEADER_BYTES < limit and entry is not None and entry.magic == MAGIC:
+                at = behind = stated - HEADER_BYTES
+                most += MOST_PLACES
+            elif is_sure or len(sound) >= most:
+                # The batch that the .index points at is a place in any case: it contradicts payload.
+                limit, is_whole = at if indexed is None or is_sure else indexed, is_sure
+                break
+        for one in sized:
+            if can_be_header(one) or one.end_position in sound or one.end_position == self._end:
+                headers.setdefault(one.position, one)
+        for end, there in self._stated_ends(position, limit, headers, sound):
+            headers.setdefault(end, there)
+        places, behind = list[_Place](), position
+        for at in sorted(headers.keys() | sound):
+            if at < behind or at >= limit:
+                continue
+            place = sound.get(at) or self._damaged(at, headers[at], limit, position, stated)
+            behind = place.end if place.is_sound else behind
+            places.append(place)
+        places.append(_Place(limit, limit, header_at(self._file, limit) if limit == indexed else None, limit == indexed))
+        return places, is_whole
 
-    def _never_cleaned(self, header: RecordBatch) -> bool:
-        """Return True if the cleaner was not in the segment of a sound batch: it removes records without keys."""
-        return not header.is_control and self._has_keyless(header)
+    def _stated_ends(
+        self, position: int, limit: int, headers: Mapping[int, RecordBatch | LegacyBatch | None], sound: Mapping[int, _Place]
+    ) -> list[tuple[int, RecordBatch]]:
+        """Return (byte, header) of the ends that headers state, if a header is there and no sound batch is around."""
+        found, starts = [], sorted(sound)
+        for header in headers.values():
+            if isinstance(header, RecordBatch) and position < header.end_position < limit:
+                around = bisect_left(starts, header.end_position) - 1
+                there = plausible_header(self._file, header.end_position)
+                if there is not None and (around < 0 or sound[starts[around]].end <= header.end_position):
+                    found.append((header.end_position, there))
+        return found
+
+    def _damaged(self, at: int, header: RecordBatch | LegacyBatch | None, limit: int, entry: int, stated: int) -> _Place:
+        """Return the place of what is not a sound batch; it is one if its CRC proves another length."""
+        proven = self._proven_end(header, is_stated=at == stated) if at > entry else None
+        if proven is not None and proven <= limit:
+            return _Place(at, proven, header, True)
+        return _Place(at, -1 if header is None else at + header.size_bytes, header, False)
+
+    def _proven_end(self, header: RecordBatch | LegacyBatch | None, *, is_stated: bool) -> int | None:
+        """Return the end that the CRC of a header behind the entry proves; `is_stated`: the entry states to end there."""
+        if not isinstance(header, RecordBatch) or not can_be_header(header._replace(base_offset=0)):
+            return None
+        fits = header.size_bytes >= HEADER_BYTES and header.end_position <= self._end
+        proven = self._near_end_of_crc(header, [header.end_position] if fits else [])
+        if proven is None and is_stated and can_be_header(header):
+            followers = self._followers(header, legacy=self._legacy)
+            proven = self._far_end_of_crc(header, followers, legacy=self._legacy)
+        return proven
+
+    # ---------------------------------------------------------------------------------------------------- the cheapest path
+
+    def _explain(self, position: int, floor: int, *, legacy: bool) -> int:
+        """Return the byte at which the cheapest explanation ends the entry at byte `position`."""
+        if len(self._decided) > MOST_CACHED:
+            self._decided.clear()
+        self._walks.clear()
+        places, is_whole = self._places(position, legacy=legacy)
+        self._walks.clear()  # a walk goes forward only
+        last = len(places) - 1
+        best: list[dict[_State, _Step]] = [{} for _ in places]
+        best[0] = dict(self._beginnings(places[0], floor))
+        for index in range(last):
+            # Ways that differ in where payload begins do not push out one that has not taken any.
+            ranked = sorted(best[index].items(), key=lambda item: item[1][:2])
+            behind_sound = [way for way in ranked if way[0].is_adjacent][:MOST_STATES]
+            for state, step in behind_sound + [way for way in ranked if not way[0].is_adjacent][:MOST_STATES]:
+                for target, cost, taken, after in self._steps(places, index, state):
+                    new = _Step(step.cost + cost, step.taken + taken, index, state)
+                    known = best[target].get(after)
+                    if known is None or new[:2] < known[:2]:
+                        best[target][after] = new
+        ways = [
+            (step.cost + self._cost_of_going_on(places[last], state), step.taken, state) for state, step in best[last].items()
+        ]
+        if not ways:
+            return places[last].position
+        index, state = last, min(ways, key=lambda way: way[:2])[2]
+        behind = places[last].position
+        while index > 0:
+            step = best[index][state]
+            assert step.state is not None
+            behind, index, state = places[index].position, step.place, step.state
+            if not places[index].is_sound and (is_whole or index < len(places) // 2):
+                self._decided[places[index].position, state.floor] = behind
+        return behind
+
+    def _beginnings(self, place: _Place, floor: int) -> Iterator[tuple[_State, _Step]]:
+        """Yield the states of the first place; the base offset of the sound batch before it may be the wrong one."""
+        yield _State(floor, ((floor, 0),) if floor else (), False, NO_LEADER_EPOCH, floor, 0), _Step(0, 0, -1, None)
+        header = place.header
+        if isinstance(header, RecordBatch) and can_be_header(header) and header.base_offset < floor:
+            base = header.base_offset
+            yield _State(base, ((base, 0),), False, NO_LEADER_EPOCH, floor, 0), _Step(difference(base, floor), 0, -1, None)
+
+    def _cost_of_going_on(self, place: _Place, state: _State) -> int:
+        """Return the cost of the batch at the last place, if the .index points at it."""
+        if not place.is_sound:
+            return 0
+        # The entry confirms the offset that the batch states: no other one can be right.
+        assert place.header is not None
+        costs = (cost for cost, after in self._enter(place, state) if after.low == place.header.next_offset)
+        return min(costs, default=IMPOSSIBLE)
+
+    def _steps(self, places: list[_Place], index: int, state: _State) -> Iterator[tuple[int, int, int, _State]]:
+        """Yield (index, cost, sound batches taken, state) of the places to which a path goes from one."""
+        place = places[index]
+        if not place.is_sound:
+            for target, cost, after in self._ends(places, index, state):
+                yield target, cost, 0, after
+            return
+        target = bisect_left(places, place.end, key=lambda one: one.position)
+        if target < len(places) and places[target].position == place.end:
+            for cost, after in self._enter(place, state):
+                yield target, cost, 1, after
+
+    def _enter(self, place: _Place, state: _State) -> Iterator[tuple[int, _State]]:
+        """Yield the cost and the state behind of a sound batch: as read, and with a corrected offset."""
+        header = place.header
+        assert header is not None
+        base, next_offset, size = least_offset(header), header.next_offset, header.next_offset - least_offset(header)
+        epoch = header.partition_leader_epoch if isinstance(header, RecordBatch) else -1
+        is_next = state.is_adjacent and any(base == one for one, _ in state.expected)
+        run = min(state.run + 1, LONG_ENOUGH) if is_next else 1
+        is_new = isinstance(header, RecordBatch)
+        more_for_header = difference(epoch, state.epoch) if 0 <= epoch < state.epoch else 0
+        if state.is_new and not is_new:
+            more_for_header += OLDER_FORMAT
+        epoch = epoch if epoch >= 0 else state.epoch
+        if base >= state.low:
+            cost = self._offset_cost(place, base, state)
+            if cost < IMPOSSIBLE:
+                after = _State(next_offset, ((next_offset, 0),), True, epoch, next_offset, run, is_new=is_new)
+                yield cost + more_for_header, after
+        for expected, more in state.expected:
+            if expected != base and expected >= state.low:
+                low = expected + size
+                cost = more + CORRECTED + difference(base, expected) + more_for_header
+                yield cost, _State(low, ((low, 0),), True, epoch, next_offset, run, is_new=is_new)
+
+    def _offset_cost(self, place: _Place, base: int, state: _State) -> int:
+        """Return the cost of the base offset of a sound batch as it states it."""
+        if not state.expected:
+            is_far = state.low > 0 and base - state.low >= LARGE_GAP
+            return (INSERTED if base == state.low > 0 else 0) + (GAP_LARGE if is_far else 0)
+        costs = []
+        for expected, more in state.expected:
+            if base == expected or (base > expected and self._is_lost(expected, base)):
+                costs.append(more)
+            elif base > expected:
+                is_far = not state.is_adjacent and base - expected >= LARGE_GAP
+                costs.append(more + max(CLEANED_GAP if state.is_free else self._gap(place), GAP_LARGE if is_far else 0))
+            elif not state.is_adjacent:
+                costs.append(more + BYTE)
+        return min(costs, default=IMPOSSIBLE)
+
+    def _ends(self, places: list[_Place], index: int, state: _State) -> Iterator[tuple[int, int, _State]]:
+        """Yield (index, cost, state) of the places at which the damaged batch at one may end."""
+        place, last = places[index], len(places) - 1
+        is_last_of_file = places[last].position == self._end and not places[last].is_sound
+        if is_last_of_file and self._is_zeros(place.position):
+            yield last, 0, state
+            return
+        modes, walk = self._modes(place, state), self._walk(place)
+        is_known = walk.end is not None and _is_place(places, walk.end)
+        left_out, run_start, run_end, run_next = 0, -1, -1, -1
+        hidden: list[tuple[int, int]] = []  # the ends and base offsets of headers on the way
+        sound_end = -1  # of the last sound batch on the way
+        for target in range(index + 1, last + 1):
+            there = places[target]
+            at, is_end = there.position, target == last and is_last_of_file
+            is_inside = not is_end and walk.encloses(at, there.end if there.is_sound else at)
+            is_divided = at < sound_end
+            cost = (WALKED if is_inside or is_divided else 0) + (FIELD if is_known and walk.end != at else 0)
+            for is_header, cost_of_header, after in modes:
+                skipped = left_out + (HEADER if any(end > at and base >= after.low for end, base in hidden) else 0)
+                if not is_header and at == place.end:
+                    cost_of_header = min(cost_of_header, DAMAGE + BIT)  # of the header the length is right, at least
+                elif is_header:
+                    cost_of_header, skipped, after = self._cost_of_length(place, there, left_out, skipped, after, is_end=is_end)
+                yield target, cost + cost_of_header + skipped, after
+            header = there.header
+            if there.is_sound and header is not None:
+                sound_end = there.end
+                if not is_inside:
+                    is_next = run_end == at and least_offset(header) == run_next
+                    left_out += 1 if is_next else PAYLOAD
+                    run_start = run_start if is_next else least_offset(header)
+                    run_end, run_next = there.end, header.next_offset
+            elif not is_inside and header is not None:
+                if at == run_end and run_start > state.low and self._begins(header, run_next):
+                    left_out += HEADER if can_be_header(header) else BIT
+                if isinstance(header, RecordBatch) and header.magic == MAGIC and header.size_bytes >= HEADER_BYTES:
+                    is_over = there.end == self._end or (there.end > self._end and can_be_header(header))
+                    is_place = is_over or _is_place(places, there.end)
+                    if is_place and state.low <= header.base_offset <= state.low + INT32_MAX:
+                        hidden.append((there.end, header.base_offset))
+
+    def _cost_of_length(
+        self, place: _Place, there: _Place, left_out: int, skipped: int, after: _State, *, is_end: bool
+    ) -> tuple[int, int, _State]:
+        """Return the cost of a damaged batch with a header that ends at a place, that of what it skips, and the state there."""
+        header, at = place.header, there.position
+        assert header is not None
+        stated = place.position + header.size_bytes
+        length, right = header.size_bytes - LOG_OVERHEAD_BYTES, at - place.position - LOG_OVERHEAD_BYTES
+        bits = (length ^ right) & (1 << 32) - 1
+        is_next = there.header is not None and self._is_next(there.header, after)
+        wrong = 0 if not bits else BIT if bits.bit_count() == 1 else OTHER_END
+        if wrong > BIT and abs(at - stated) < HEADER_BYTES:
+            wrong = SHIFTED - DAMAGE
+        if is_end and place.position < stated <= at and self._is_zeros(stated):
+            wrong = 0
+        if wrong <= BIT and is_next:
+            skipped = 0
+        elif (wrong <= BIT and is_end) or (there.is_sound and (not wrong or (is_next and wrong == SHIFTED - DAMAGE))):
+            skipped = min(left_out, PAYLOAD)
+        elif not wrong:
+            skipped = left_out
+        if is_end and stated > at and wrong != BIT:
+            wrong = TORN - DAMAGE if can_be_header(header) else TORN
+            # One torn write explains the end of the file and payload; a wrong length needs another damage under the CRC.
+            if can_be_header(header) and header.size_bytes <= NEAR_END_BYTES:
+                skipped = min(left_out, PAYLOAD)
+        return min(DAMAGE + wrong, OTHER_END), skipped, after._replace(is_free=not place.position < at <= stated)
+
+    def _begins(self, header: RecordBatch | LegacyBatch, expected: int) -> bool:
+        """Return True if a damaged header looks like that of a batch with an offset, but for a byte of it."""
+        return isinstance(header, RecordBatch) and header.magic == MAGIC and difference(header.base_offset, expected) <= BYTE
+
+    def _is_next(self, header: RecordBatch | LegacyBatch, state: _State) -> bool:
+        """Return True if a header has exactly an offset that is expected."""
+        return can_be_header(header) and any(least_offset(header) == expected for expected, _ in state.expected)
+
+    def _modes(self, place: _Place, state: _State) -> list[tuple[bool, int, _State]]:
+        """Return (is the header used, cost, state behind) of the explanations of a damaged batch's header."""
+        header = place.header
+        unknown = _State(state.low, (), False, state.epoch, state.floor, 0, is_new=state.is_new)
+        modes = [(False, self._cost_of_lost_header(place, state), unknown)]
+        if isinstance(header, RecordBatch) and header.magic == MAGIC:
+            base, count, delta = header.base_offset, header.record_count, header.last_offset_delta
+            expected: dict[int, int] = {}
+            if base >= state.low:
+                gap = 0
+                if state.expected and base not in (one for one, _ in state.expected):
+                    gap = CLEANED_GAP
+                if delta >= 0:
+                    expected[base + delta + 1] = gap
+                if 0 < count <= max(delta + 1, 0) or (delta < 0 < count):
+                    expected.setdefault(base + count, gap)
+            for one, more in state.expected:
+                if delta >= 0 and one != base:
+                    expected.setdefault(one + delta + 1, more + difference(base, one))
+            is_next = base in (one for one, _ in state.expected)
+            is_near = state.low <= base < state.low + LARGE_GAP and count == delta + 1
+            if (is_next or is_near or (not state.expected and base >= state.low)) and can_be_header(header):
+                modes.clear()
+            low = base + 1 if is_next or (not state.expected and can_be_header(header)) else state.low
+            is_new = state.is_new or can_be_header(header)
+            after = _State(low, tuple(expected.items()), False, state.epoch, state.floor, 0, is_new=is_new)
+            modes.append((True, 0, after))
+        elif header is not None and self._can_be_message(header, state.low):
+            after = _State(state.low, ((header.next_offset, 0),), False, state.epoch, state.floor, 0, is_new=state.is_new)
+            modes.append((True, 0, after))
+        return modes
+
+    def _can_be_message(self, header: RecordBatch | LegacyBatch, low: int) -> bool:
+        """Return True if an entry may be a damaged message of format 0 or 1."""
+        is_sized = least_size(header) <= header.size_bytes <= limits.MAX_RECORD_BYTES
+        return self._legacy and is_sized and can_be_header(header) and low <= header.last_offset <= low + LARGE_GAP
+
+    def _cost_of_lost_header(self, place: _Place, state: _State) -> int:
+        """Return the cost of a header that is not used: SECTOR if a sector of zeros begins in it."""
+        if state.is_adjacent and state.expected:
+            # The last byte of a batch is often a zero, as the next sector's first one may be.
+            sector = (place.position - 1 + SECTOR_BYTES - 1) // SECTOR_BYTES * SECTOR_BYTES
+            intact = max(min(sector, self._end) - place.position, 0)
+            head = self._file.read_at(place.position, HEADER_BYTES)
+            left = min(intact, OFFSET_BYTES)
+            is_cut = intact < HEADER_BYTES and head[:left] == state.expected[0][0].to_bytes(OFFSET_BYTES, "big")[:left]
+            zeros = self._file.read_at(sector, SECTOR_BYTES)
+            if is_cut and ((zeros and not any(zeros)) or left == OFFSET_BYTES):
+                return SECTOR
+        if self._end - place.position < HEADER_BYTES:
+            return max(OTHER_END, LOST_HEADER if 0 < state.run < LONG_ENOUGH else 0)
+        return LOST_HEADER if 0 < state.run < LONG_ENOUGH else FIELD
+
+    def _walk(self, place: _Place) -> _Walk:
+        """Return the walk over the records of a damaged batch."""
+        known = self._walks.get(place.position)
+        if known is None:
+            end = None
+            if isinstance(place.header, RecordBatch):
+                end = records_end(self._file, place.header, self._budget)
+            around = self._batches[self._legacy].first(place.position + 1)
+            while around is not None and around[1] <= place.end:
+                around = self._batches[self._legacy].first(around[1])
+            # Lengths of records that end exactly there confirm the stated end.
+            is_crossed = around is not None and around[0] < place.end < around[1] and end != place.end
+            if is_crossed and around is not None and place.header is not None:
+                # Only a batch that may be the next one contradicts the stated end.
+                crossing = header_at(self._file, around[0])
+                is_crossed = crossing is not None and least_offset(crossing) > least_offset(place.header)
+            known = self._walks[place.position] = _Walk(self._file, place, end, self._budget, is_crossed)
+        return known
+
+    def _is_zeros(self, position: int) -> bool:
+        """Return True if the file ends at a byte, or preallocated zeros begin there."""
+        left = self._end - position
+        return left == 0 or (left >= HEADER_BYTES and zeros_follow(self._file, position, self._end))
+
+    def _is_lost(self, first: int, end: int) -> bool:
+        """Return True if an earlier repair lost offsets between two."""
+        return self._log is not None and any(first <= one[0] < one[1] <= end for one in self._log.lost)
+
+    def _gap(self, place: _Place) -> int:
+        """Return the cost of a gap before a sound batch behind another one."""
+        log = self._log
+        header = place.header
+        if (log is not None and log.is_cleaned) or self._is_cleaned(0) or self._is_cleaned(place.position):
+            return CLEANED_GAP
+        if log is None and not (isinstance(header, RecordBatch) and self._never_cleaned(header)):
+            return CLEANED_GAP
+        return GAP
 
     def _is_whole(self, header: RecordBatch, budget: SearchBudget) -> bool:
         """Return True if a sound batch has this header; False if the budget is spent."""
         return budget.take(max(header.size_bytes, 0)) and is_sound(self._file, header.position)
 
-    def _has_gap_behind(self, position: int) -> bool:
-        """Return True if offsets are missing between the batch at a byte and the next one."""
-        header = plausible_header(self._file, position)
-        behind = None if header is None else plausible_header(self._file, header.end_position)
-        return header is not None and behind is not None and behind.base_offset > header.next_offset
+    def _never_cleaned(self, header: RecordBatch) -> bool:
+        """Return True if the cleaner was not in the segment of a sound batch: it removes records without keys."""
+        return not header.is_control and self._has_keyless(header)
 
     def _is_cleaned(self, position: int) -> bool:
         """Return True if the cleaner was in the batches from a byte up to the next damage: they lack offsets or records.
@@ -225,8 +708,6 @@ class Resynchroniser:
         known = self._cleaned.get(position)
         if known is not None:
             return known
-        from kcli.log.reading.explanation import is_thinned
-
         before: RecordBatch | None = None
         has_gap = found = False
         for header in HeaderReader(self._file, position, self._file.size()).headers():
@@ -241,229 +722,23 @@ class Resynchroniser:
                 is_gap and before is not None and self._is_whole(before, self._budget) and self._is_whole(header, self._budget)
             )
             before = header
-        self._cleaned.keep([(position, found)])
+        if len(self._cleaned) > MOST_CACHED:
+            self._cleaned.clear()
+        self._cleaned[position] = found
         return found
 
-    def _explain(self, position: int, *, legacy: bool) -> Continuation:
-        """Ask the questions of the module docstring about the entry at byte `position`."""
-        floor = self._floor
+    def _indexed_behind(self, position: int) -> int | None:
+        """Return the first byte after `position` that the .index points at and where a sound batch begins, or None."""
+        asked, found = self._indexed
+        if not asked <= position < (self._end if found is None else found):
+            found = next((at for at, offset in self._positions.after(position) if self._begins_sound(at, offset)), None)
+            self._indexed = (position, found)
+        return found
+
+    def _begins_sound(self, position: int, offset: int) -> bool:
+        """Return True if a sound batch begins at a byte and its offset fits the index entry that points at it."""
         header = header_at(self._file, position)
-        if header is None:
-            return self._search(position, position + 1, legacy=legacy)
-        stated = position + header.size_bytes
-        fits = header.size_bytes >= least_size(header) and stated <= self._end
-        continues = fits and self._continues(header, stated, legacy=legacy)
-        leads_on = fits and self._chain_end(stated, by_index=not continues) is None
-        proven = self._near_end_of_crc(header, [stated] if fits else [])
-        around = self._batch_around(header, stated) if fits and proven is None else None
-        followers: list[int] = []  # positions of headers with exactly the next offset
-        if proven is None and (around is not None or not (continues and leads_on)):
-            # The length is wrong: the batches that it extends over, or those after it, show where the entry ends.
-            followers = self._followers(header, legacy=legacy)
-            proven = self._far_end_of_crc(header, followers, legacy=legacy)
-        if proven is not None:
-            return Continuation(proven, True)
-        lost = around or self._end_by_records(header, stated, fits=fits)
-        if lost is None and not continues and can_be_header(header):
-            lost = self._flipped_end(header, followers, fits=fits)
-        if lost is not None:
-            return Continuation(lost, False)
-        followers = [at for at in followers if at != stated and self._chain_end(at) is None]
-        is_stated = (continues and leads_on) or (fits and not followers and self._follows(header, stated))
-        if is_stated or any(self._passes(at, stated) for at in followers if at < stated):
-            return Continuation(stated, False)
-        if fits and not continues and not followers and self._is_sound_to_end(header, stated):
-            return Continuation(stated, False)
-        if fits and self._overlaps(header, stated):
-            passed = next((at for at in followers if at > stated and self._passes(stated, at)), None)
-            if passed is not None:
-                return Continuation(passed, False)
-        # If the log leads on from another position with the next offset, the stated length is not trusted, unless that position
-        # is inside the batch at the stated end, whose CRC is correct for another length than it states.
-        whole = self._whole_end(stated, legacy=legacy) if continues and followers else None
-        is_doubtful = fits and any(whole is None or not stated < at < whole for at in followers)
-        # A header with the next offset whose own length is impossible is handled when the reader reaches it.
-        is_end = continues and self._may_end_log(stated)
-        if not is_doubtful and (leads_on or is_end or (continues and self._breaks_at_next(stated))):
-            return Continuation(stated, False)
-        can_be_batch = self._can_be_batch(header, legacy=legacy)
-        self._floor = max(floor, header.base_offset + 1) if can_be_batch and fits else floor
-        if fits and (can_be_batch or stated == self._end or self._may_begin(stated)):
-            return self._search(position, self._chain_end(stated, by_index=True) or stated, legacy=legacy)
-        if not can_be_batch:
-            return self._search(position, position + 1, legacy=legacy)
-        has_size = header.size_bytes >= least_size(header)
-        return self._search(position, self._end if has_size else position + 1, legacy=legacy)
-
-    def _end_by_records(self, header: RecordBatch | LegacyBatch, stated: int, *, fits: bool) -> int | None:
-        """Return the end of the entry by the lengths of its records, or None if nothing confirms it.
-
-        Either they agree with the stated length; or a sound batch begins where the records end, and no batch can begin at the
-        stated end, or only one that is inside the records.
-        """
-        if not isinstance(header, RecordBatch):
-            return None
-        may_end = fits and (stated == self._end or self._may_begin(stated))
-        if may_end and records_end(self._file, header, self._budget, stated) is not None:
-            return stated
-        end = records_end(self._file, header, self._budget)
-        behind = None if end is None else header_at(self._file, end)
-        least = min(header.next_offset, header.base_offset + header.record_count)
-        if end is None or behind is None or behind.base_offset < least or not is_sound(self._file, end):
-            return None
-        other = header_at(self._file, stated) if fits and self._may_begin(stated) else None
-        return end if other is None or stated + other.size_bytes <= end else None
-
-    def _batch_around(self, header: RecordBatch | LegacyBatch, stated: int) -> int | None:
-        """Return the byte of sound batches with exactly the next offset that begin before the stated end and end after it.
-
-        They lead on, and are not inside the entry's records: then they are not payload, but the bytes at the stated end are.
-        """
-        for at in self._next_offsets(header, header.position + least_size(header), stated):
-            if not self._crosses(at, stated) or is_within_record(self._file, header.position, at, self._budget):
-                continue
-            run = None if self._chain_end(at) is None else self._run(at, self._end)
-            if run is None or self._is_of_log(run, self._end):
-                return at
-        return None
-
-    def _crosses(self, position: int, target: int) -> bool:
-        """Return True if consecutive sound batches lead from a byte to one that contains byte `target`, not as its first."""
-        for header in HeaderReader(self._file, position, self._end).headers():
-            if (
-                header.position >= target
-                or not self._budget.take(max(header.size_bytes, 0))
-                or not is_sound(self._file, header.position)
-            ):
-                return False
-            if header.end_position > target:
-                return True
-        return False
-
-    def _can_be_batch(self, header: RecordBatch | LegacyBatch, *, legacy: bool) -> bool:
-        """Return True if an entry may be a damaged batch, whose payload must not be searched; weak for formats 0, 1."""
-        if isinstance(header, RecordBatch):
-            return can_be_header(header)
-        return legacy and can_be_header(header) and least_size(header) <= header.size_bytes <= limits.MAX_RECORD_BYTES
-
-    def _continues(self, header: RecordBatch | LegacyBatch, stated: int, *, legacy: bool) -> bool:
-        """Return True if a header with exactly the next offset is at a byte; after formats 0 and 1, with a higher offset."""
-        behind = header_at(self._file, stated)
-        if behind is None or not can_be_header(behind):
-            return False
-        if not isinstance(header, RecordBatch):
-            return behind.last_offset > header.last_offset
-        if not legacy and not isinstance(behind, RecordBatch):
-            return False
-        # The last offset and the record count agree unless the cleaner removed records; one of them may be wrong.
-        return behind.base_offset in (header.next_offset, header.base_offset + header.record_count)
-
-    def _follows(self, header: RecordBatch | LegacyBatch, stated: int) -> bool:
-        """Return True if a sound batch at the stated end leads on and follows the entry with a corrected base offset: one bit
-        is flipped, or it is the next offset after the last sound batch. The CRC does not cover the base offset."""
-        behind = plausible_header(self._file, stated)
-        if behind is None or not isinstance(header, RecordBatch) or self._chain_end(stated) is not None:
-            return False
-        expected = behind.base_offset - header.last_offset_delta - 1
-        is_near = expected == self._floor or (expected > self._floor and (expected ^ header.base_offset).bit_count() == 1)
-        return is_near and is_sound(self._file, stated)
-
-    def _overlaps(self, header: RecordBatch | LegacyBatch, stated: int) -> bool:
-        """Return True if a batch at the stated end has offsets of the entry, whose last offset and record count agree."""
-        if not isinstance(header, RecordBatch) or stated_next_offset(header, header.base_offset) is None:
-            return False
-        behind = plausible_header(self._file, stated)
-        return behind is not None and behind.base_offset < header.next_offset
-
-    def _passes(self, position: int, target: int) -> bool:
-        """Return True if consecutive sound batches lead from a byte to a header at byte `target`."""
-        walk = HeaderReader(self._file, position, self._end)
-        for header in walk.headers():
-            if header.position >= target:
-                return header.position == target and can_be_header(header)
-            if not self._budget.take(PROBE_BYTES + max(header.size_bytes, 0)) or not is_sound(self._file, header.position):
-                return False
-        return False
-
-    def _is_sound_to_end(self, header: RecordBatch | LegacyBatch, stated: int) -> bool:
-        """Return True if sound batches with later offsets lead from the stated end to the end of the file.
-
-        In a compacted log the next offset may be missing. Payload does not reach the end of the file unless it is the end of
-        the last record.
-        """
-        behind = header_at(self._file, stated)
-        # As in _continues, the last offset or the record count may be wrong.
-        count = header.record_count if isinstance(header, RecordBatch) else 1
-        least = max(self._floor, min(header.next_offset, header.base_offset + count))
-        if behind is None or least_offset(behind) < least or self._chain_end(stated, may_be_torn=True) is not None:
-            return False
-        passed: list[int] = []
-        known: bool | None = None
-        for at in HeaderReader(self._file, stated, self._end).headers():
-            known = self._sound_to_end.get(at.position)
-            if known is not None:
-                break
-            passed.append(at.position)
-            if not self._budget.take(at.size_bytes) or not is_sound(self._file, at.position):
-                known = False
-                break
-        found = known is not False and (known is not None or bool(passed))
-        self._sound_to_end.keep([(at, found) for at in passed])
-        return found
-
-    def _chain_end(
-        self, position: int, *, by_index: bool = False, may_be_torn: bool = False, may_be_short: bool = False
-    ) -> int | None:
-        """Return None if a chain of headers leads on from a byte, else the byte where it ends.
-
-        With `by_index` the end of the file does not count, unless the chain is empty. With `may_be_torn` the chain may end in a
-        header with the next offset whose batch exceeds the file. With `may_be_short` fewer bytes than an offset has may
-        be left, and zeros: after payload these may be the last byte of the record, its header count.
-        """
-        end, is_indexed, expected, is_zeros = self._chains.end_of(position)
-        if is_indexed:
-            return None
-        if expected is None:
-            return end
-        left = self._end - end
-        is_end = left == 0 or ((left >= HEADER_BYTES or may_be_short) and is_zeros)
-        if is_end and (not by_index or end == position):
-            return None
-        is_short = left < OFFSET_BYTES and not may_be_short
-        return None if may_be_torn and not is_short and self._is_torn(end, expected) else end
-
-    def _may_end_log(self, position: int) -> bool:
-        """Return True if no header follows the one at a byte, or the headers lead to the end or to one of impossible length."""
-        chain_end = self._chain_end(position, may_be_torn=True, may_be_short=True)
-        if chain_end is None or chain_end == position:
-            return True
-        expected = self._chains.end_of(position).expected
-        header = plausible_header(self._file, chain_end)
-        return header is not None and header.base_offset == expected
-
-    def _breaks_at_next(self, position: int) -> bool:
-        """Return True if consecutive sound batches lead from a byte to a damaged one that begins with the next offset.
-
-        Payload would be followed by the rest of its record. The other fields of the damaged header may be wrong.
-        """
-        expected: int | None = None
-        while self._budget.take(PROBE_BYTES):
-            header = header_at(self._file, position)
-            if not isinstance(header, RecordBatch) or (expected is not None and header.base_offset != expected):
-                return False
-            is_batch = can_be_header(header) and header.size_bytes >= least_size(header)
-            if not is_batch or not is_sound(self._file, position):
-                return expected is not None
-            position, expected = header.end_position, header.next_offset
-        return False
-
-    def _is_torn(self, position: int, expected: int) -> bool:
-        """Return True if the file ends within a batch that begins at offset `expected`."""
-        if self._end - position < HEADER_BYTES:
-            head = self._file.read_at(position, OFFSET_BYTES)
-            return expected.to_bytes(OFFSET_BYTES, "big").startswith(head)
-        torn = plausible_header(self._file, position)
-        return torn is not None and torn.base_offset == expected and torn.end_position > self._end
+        return header is not None and header.base_offset <= offset and position < self._end and is_sound(self._file, position)
 
     # ---------------------------------------------------------------------------------------------------- by the CRC
 
@@ -472,7 +747,8 @@ class Resynchroniser:
         ends = self._likely_ends(header).union(stated)
         start = header.position + least_size(header)
         ends.update(self._next_offsets(header, start, stated[0] if stated else header.position))
-        if self._end - header.position < NEAR_END_BYTES:
+        # With many sound batches behind the entry it does not end with the file.
+        if self._end - header.position < NEAR_END_BYTES and self._near_sound_batches(header, legacy=self._legacy)[1]:
             ends.add(self._end)
         return self._end_of_crc(header, ends)
 
@@ -480,7 +756,8 @@ class Resynchroniser:
         """Return the end that the entry's CRC proves: a sound batch, a header with the next offset, or the file's end."""
         sound, is_end = self._near_sound_batches(header, legacy=legacy)
         ends = {*sound, *followers}
-        if is_end and self._end <= header.position + FARTHEST_END_BYTES:
+        # Many sound batches before the end of the file may be payload.
+        if self._end <= header.position + (FARTHEST_END_BYTES if is_end else NEAR_END_BYTES * can_be_header(header)):
             ends.add(self._end)
         return self._end_of_crc(header, ends)
 
@@ -488,7 +765,10 @@ class Resynchroniser:
         """Return the bytes of headers with exactly the next offset, regardless of the entry's length."""
         sound, is_end = self._near_sound_batches(header, legacy=legacy)
         start = header.position + least_size(header)
-        return list(self._next_offsets(header, start, self._farthest(header) if is_end else sound[-1] + 1))
+        end = self._farthest(header)
+        if not is_end:  # those may be payload
+            end = max(sound[-1] + 1, min(end, header.position + NEAR_END_BYTES * can_be_header(header)))
+        return list(self._next_offsets(header, start, end))
 
     def _near_sound_batches(self, header: RecordBatch | LegacyBatch, *, legacy: bool) -> tuple[list[int], bool]:
         """Return the first sound batches at which the entry may end; True if there are no more."""
@@ -500,18 +780,6 @@ class Resynchroniser:
         """Return the byte before which the entry ends, regardless of its length."""
         indexed = self._indexed_behind(header.position)
         return min(header.position + FARTHEST_END_BYTES, self._end if indexed is None else indexed + 1)
-
-    def _whole_end(self, position: int, *, legacy: bool) -> int | None:
-        """Return the end that the CRC of the header at a byte proves, regardless of its length, or None."""
-        header = header_at(self._file, position)
-        if header is None:
-            return None
-        stated = position + header.size_bytes
-        fits = header.size_bytes >= least_size(header) and stated <= self._end
-        near = self._near_end_of_crc(header, [stated] if fits else [])
-        if near is not None:
-            return near
-        return self._far_end_of_crc(header, self._followers(header, legacy=legacy), legacy=legacy)
 
     def _likely_ends(self, header: RecordBatch | LegacyBatch) -> set[int]:
         """Return the ends of the entry with one bit of its length flipped, if a header is there or the file ends there."""
@@ -527,13 +795,6 @@ class Resynchroniser:
             if end == self._end or (is_header and (not is_far or plausible_header(self._file, end) is not None)):
                 ends.add(end)
         return ends
-
-    def _flipped_end(self, header: RecordBatch | LegacyBatch, followers: Sequence[int], *, fits: bool) -> int | None:
-        """Return the only sound one of the `followers` at which the entry ends with one bit of its length flipped, or None."""
-        ends = self._likely_ends(header)
-        sound = [at for at in followers if at in ends and self._chain_end(at) is None and is_sound(self._file, at)]
-        is_at_end = not followers and not fits and self._end in ends
-        return sound[0] if len(sound) == 1 else self._end if is_at_end else None
 
     def _may_begin(self, position: int) -> bool:
         # Most positions are refused by the magic; those near the entry are read together.
@@ -594,159 +855,11 @@ class Resynchroniser:
                     return end
         return None
 
-    # -------------------------------------------------------------------------------------------------- by a search
-
-    def _search(self, position: int, start: int, *, legacy: bool) -> Continuation:
-        """Return where the log continues at or after byte `start`, or at an index entry after byte `position`."""
-        indexed = self._indexed_behind(position)
-        end = self._end if indexed is None else min(indexed, self._end)
-        if start < end and self._budget.left >= CANDIDATE_COST_BYTES:
-            # A sound batch that begins within the skipped bytes may extend beyond them: nothing inside it counts either.
-            for found in chain(self._leading_on(position + 1, start, end, legacy=legacy), (None,)):
-                run = self._run_before(position, start, end if found is None else found)
-                if run is not None:
-                    return Continuation(run, False)
-                if found is not None and not self._is_payload(position, start, found, self._budget):
-                    return Continuation(found, False)
-        return Continuation(indexed, False)
-
-    def _is_payload(self, position: int, start: int, found: int, budget: SearchBudget) -> bool:
-        """Return True if byte `found` is in the records of the entry, of the batch at its stated end, or of a damaged one."""
-        if any(is_within_record(self._file, at, found, budget) for at in (position, start)):
-            return True
-        return self._is_within_damaged(position, found, budget)
-
-    def _run_before(self, position: int, start: int, end: int) -> int | None:
-        """Return the byte in [start, end) of a run of sound batches that ends at another damaged place, and is of the log.
-
-        `end` is where the log surely goes on, or the end of the search.
-        """
-        budget = self._run_budget
-        found = find_batch(self._file, position + 1, end, budget=budget)
-        while found is not None:
-            run = self._run(found, end)
-            is_of_log = run is not None and found >= start and self._is_of_log(run, end)
-            if is_of_log and not self._is_payload(position, start, found, budget):
-                return found
-            header = header_at(self._file, found)
-            behind = run.end if run is not None else found + 1 if header is None else found + header.size_bytes
-            found = find_batch(self._file, max(behind, found + 1), end, budget=budget)
-        return None
-
-    def _run(self, position: int, end: int) -> SoundRun | None:
-        """Return the consecutive sound batches of format 2 from a byte on, with ascending offsets, that end before `end`."""
-        from kcli.log.reading.explanation import SoundRun
-
-        run: SoundRun | None = None
-        for header in HeaderReader(self._file, position, end).headers():
-            if not isinstance(header, RecordBatch) or header.end_position > end or not can_be_header(header):
-                break
-            if (run is not None and header.base_offset < run.next_offset) or not self._is_whole(header, self._run_budget):
-                break
-            first, base_offset, continued = header.position, header.base_offset, 0
-            if run is not None:
-                first, base_offset = run.position, run.base_offset
-                continued = run.continued + (header.base_offset == run.next_offset)
-            epoch = header.partition_leader_epoch
-            run = SoundRun(first, header.end_position, base_offset, header.next_offset, epoch, continued)
-        return run
-
-    def _is_of_log(self, run: SoundRun, end: int) -> bool:
-        """Return True if the cheapest explanation takes a run for batches of the log; byte `end` is that of _run_before."""
-        from kcli.log.reading.explanation import SECTOR_BYTES, Behind, is_of_log
-
-        # The last byte of a batch is often a zero, as the next sector's first one may be.
-        sector = (run.end - 1 + SECTOR_BYTES - 1) // SECTOR_BYTES * SECTOR_BYTES
-        zeros = self._file.read_at(sector, SECTOR_BYTES)
-        head = self._file.read_at(run.end, HEADER_BYTES)
-        behind = Behind(head, max(sector - run.end, 0), len(zeros) > 0 and not any(zeros))
-        # The file may have more than the part of it that is read.
-        header = plausible_header(self._file, end)
-        if header is not None:
-            behind = behind._replace(end_offset=header.base_offset, leader_epoch=header.partition_leader_epoch)
-        return is_of_log(run, self._floor, behind)
-
-    def _leading_on(self, position: int, start: int, end: int, *, legacy: bool) -> Iterator[int]:
-        """Yield the sound batches in [start, end) from which a chain leads on; the search begins at byte `position`."""
-        kept_end, kept = self._searches.get(legacy, (-1, PositionCache[_Search]()))
-        if kept_end != end:
-            kept = PositionCache()
-            self._searches[legacy] = (end, kept)
-        passed: list[tuple[int, int]] = []  # the batches from which none leads on: position, least offset
-        found = find_batch(self._file, position, end, legacy=legacy, budget=self._budget)
-        while found is not None:
-            header = header_at(self._file, found)
-            behind = found + 1 if header is None else found + header.size_bytes
-            if header is not None and found >= start and least_offset(header) >= self._floor:
-                known = kept.get(found)
-                if known is not None and known.floor <= self._floor <= known.least:
-                    self._cache_search(kept, passed, known.found, known.least)
-                    passed, found = [], known.found
-                    continue
-                chain_end = self._chain_end(found, may_be_torn=True)
-                if chain_end is None:
-                    self._cache_search(kept, passed, found, least_offset(header))
-                    passed = []
-                    yield found
-                else:
-                    passed.append((found, least_offset(header)))
-                behind = chain_end or 0
-            found = find_batch(self._file, max(behind, found + 1), end, legacy=legacy, budget=self._budget)
-        self._cache_search(kept, passed, None, INT64_MAX)
-
-    def _cache_search(self, kept: PositionCache[_Search], passed: list[tuple[int, int]], found: int | None, least: int) -> None:
-        """Cache that a search that reaches one of the `passed` batches ends at byte `found`, or at None."""
-        results: list[tuple[int, _Search]] = []
-        for position, least_of_batch in reversed(passed):
-            least = min(least, least_of_batch)
-            results.append((position, _Search(found, self._floor, least)))
-        kept.keep(results)
-
-    def _is_within_damaged(self, position: int, found: int, budget: SearchBudget) -> bool:
-        """Return True if a plausible header between two bytes has a batch that contains `found`, and is not payload itself.
-
-        The batch exceeds the file, or a chain leads on from its end: `found` is then inside the records of a damaged batch.
-        If other fields than the base offset, the length and the magic are damaged as well, its end must be that of the file, or
-        a header with a later offset must be there, from which a chain leads on.
-        """
-        for header in sized_headers(self._file, position + 1, found, budget):
-            if header is None:
-                return True  # the budget is spent, and it is unknown
-            is_around = header.end_position > found and self._encloses(header, found)
-            if is_around and not is_within_record(self._file, position, header.position, budget):
-                return True
-        for header in plausible_headers(self._file, position + 1, found, budget):
-            if header is None:
-                return True  # the budget is spent, and it is unknown
-            if header.end_position <= found or not self._floor <= header.base_offset <= self._floor + INT32_MAX:
-                continue
-            leads_on = header.end_position > self._end or self._chain_end(header.end_position) is None
-            if leads_on and not is_within_record(self._file, position, header.position, budget):
-                return True
-        return False
-
-    def _encloses(self, header: RecordBatch, found: int) -> bool:
-        """Return True if a batch with a header of which fields are damaged contains the batch at byte `found` by its length."""
-        inner, end = plausible_header(self._file, found), header.end_position
-        if inner is None or not self._floor <= header.base_offset < inner.base_offset or end > self._end:
-            return False
-        behind = plausible_header(self._file, end)
-        is_later = behind is not None and behind.base_offset > header.base_offset
-        return end == self._end or (is_later and self._chain_end(end) is None)
-
-    def _indexed_behind(self, position: int) -> int | None:
-        """Return the first byte after `position` that the .index points at and where a sound batch begins, or None."""
-        asked, found = self._indexed
-        if not asked <= position < (self._end if found is None else found):
-            found = next((at for at, offset in self._positions.after(position) if self._begins(at, offset)), None)
-            self._indexed = (position, found)
-        return found
-
-    def _begins(self, position: int, offset: int) -> bool:
-        """Return True if a sound batch begins at a byte and its offset fits the index entry that points at it."""
-        header = header_at(self._file, position)
-        return header is not None and header.base_offset <= offset and position < self._end and is_sound(self._file, position)
-
 
 def _stated_size(header: RecordBatch | LegacyBatch) -> int:
     return (header.size_bytes - LOG_OVERHEAD_BYTES) & INT32_MAX
+
+
+def _is_place(places: list[_Place], position: int) -> bool:
+    slot = bisect_left(places, position, key=lambda place: place.position)
+    return slot < len(places) and places[slot].position == position

@@ -64,11 +64,11 @@ from kcli.log.reading.batch_records import RecordScanner, RecordWindow, open_win
 from kcli.log.reading.batch_search import plausible_header, streamed_crc, torn_header
 from kcli.log.reading.index_positions import IndexPositions
 from kcli.log.reading.offset_witnesses import Contradiction, OffsetWitnesses
-from kcli.log.reading.resynchronise import Continuation, Resynchroniser
 
 if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch
     from kcli.log.reading.explanation import LogWitnesses
+    from kcli.log.reading.resynchronise import Continuation, Resynchroniser
 
 TRUNCATED = "truncated"
 ZEROS = "zeros"
@@ -388,6 +388,8 @@ class SegmentReader:
     def _behind(self, position: int, end: int, floor: int, *, legacy: bool) -> Continuation:
         """Return where the log continues after the unsound entry at byte `position`."""
         if self._resynchroniser is None:
+            from kcli.log.reading.resynchronise import Resynchroniser
+
             self._resynchroniser = Resynchroniser(self.file, self._positions, self._has_keyless, self._log)
         return self._resynchroniser.behind(position, end, floor=floor, legacy=legacy)
 
