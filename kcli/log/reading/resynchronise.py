@@ -41,11 +41,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format import limits
-from kcli.format.primitives import INT32_MAX, FormatError, crc32c, read_varint
+from kcli.format.primitives import INT32_MAX, INT64_MAX, FormatError, crc32c, read_varint
 from kcli.format.record_batch import (
     CRC_START,
     HEADER_BYTES,
@@ -77,6 +78,7 @@ from kcli.log.reading.explanation import (
     CLEANED_GAP,
     CORRECTED,
     DAMAGE,
+    EXACT_END,
     FIELD,
     GAP,
     GAP_LARGE,
@@ -88,6 +90,7 @@ from kcli.log.reading.explanation import (
     OFFSET_BYTES,
     OLDER_FORMAT,
     OTHER_END,
+    OVERFLOW,
     PAYLOAD,
     SECTOR,
     SECTOR_BYTES,
@@ -109,12 +112,15 @@ IMPOSSIBLE = 1 << 20
 # How many states of a place are followed, and how many sound batches are explained together.
 MOST_STATES = 4
 MOST_PLACES = 64
+MOST_RUNS = 12
 # After this number of sound batches that continue each other, which are too long for one record, the log surely goes on.
 LONG_RUN = 16
 # How many decisions and checks of single bytes are cached.
 MOST_CACHED = 64 * 1024
 # The cost in the budget of a position that looks like a sound batch, regardless of its size.
 CANDIDATE_COST_BYTES = 1024
+# The costs in the budget of a search behind one entry, and of a step of a comparison: as long as to read this number of bytes.
+SEARCH_COST_BYTES, STEP_COST_BYTES = 32 * 1024, 1024
 # How many sound batches behind an entry are tried as its end: the log's next one, and what may be payload before it.
 MOST_ENDS = 16
 # Within this distance of the file's end the end is always tried as the end of a batch: twice Kafka's default max.message.bytes.
@@ -137,13 +143,21 @@ class Continuation(NamedTuple):
 class _Place(NamedTuple):
     """A byte at which a batch of the log may begin; `header` is None if the bytes there are not a header.
 
-    `end` is the end of a sound batch, or of more than LONG_RUN that continue each other; else the stated one, or -1.
+    `end` is the end of a sound batch, or of more than LONG_RUN that continue each other; else the stated one, or -1. `offset`
+    is the first offset in the header, -1 if one of its fields cannot be right.
     """
 
     position: int
     end: int
     header: RecordBatch | LegacyBatch | None
     is_sound: bool
+    offset: int
+
+    @classmethod
+    def of(cls, position: int, end: int, header: RecordBatch | LegacyBatch | None, *, is_sound: bool) -> _Place:
+        """Return the place with the offset in its header."""
+        can_be = header is not None and can_be_header(header)
+        return cls(position, end, header, is_sound, least_offset(header) if header is not None and can_be else -1)
 
 
 class _State(NamedTuple):
@@ -267,7 +281,7 @@ class Resynchroniser:
         self._batches = {legacy: SoundBatches(self._file, end, self._budget, legacy=legacy) for legacy in (False, True)}
         self._cleaned: dict[int, bool] = {}
         self._indexed: tuple[int, int | None] = (0, 0)
-        self._decided: dict[tuple[int, int], int] = {}
+        self._decided: dict[tuple[int, int, bool], int] = {}
         self._walks: dict[int, _Walk] = {}
 
     def behind(self, position: int, end: int, *, floor: int, legacy: bool) -> Continuation:
@@ -284,6 +298,8 @@ class Resynchroniser:
     def _behind(self, position: int, floor: int, *, legacy: bool) -> Continuation:
         """Return the same with no regard to where the part of the file ends that is read."""
         self._legacy = legacy
+        if not self._budget.take(SEARCH_COST_BYTES):
+            return Continuation(self._indexed_behind(position), False)
         header = header_at(self._file, position)
         stated = -1 if header is None else position + header.size_bytes
         fits = header is not None and header.size_bytes >= least_size(header) and stated <= self._end
@@ -297,10 +313,12 @@ class Resynchroniser:
                 return Continuation(proven, True)
         if is_clear:
             return Continuation(stated, False)
-        known = self._decided.get((position, floor))
-        if known is None:
-            known = self._explain(position, floor, legacy=legacy)
-        return Continuation(known if known < self._end else None, False)
+        found = self._decided.get((position, floor, legacy))
+        if found is None:
+            if len(self._decided) > MOST_CACHED:
+                self._decided.clear()
+            found = self._decided[position, floor, legacy] = self._explain(position, floor, legacy=legacy)
+        return Continuation(found if found < self._end else None, False)
 
     def _is_clear(self, header: RecordBatch | LegacyBatch, stated: int, *, legacy: bool) -> bool:
         """Return True if no explanation can be cheaper than the stated length: the next offset is there, and is followed."""
@@ -313,7 +331,7 @@ class Resynchroniser:
             found = self._batches[legacy].first(found[1])
         if found is not None and found[0] < stated:
             return False
-        if self._walk(_Place(header.position, stated, header, False)).encloses(stated, stated):
+        if self._walk(_Place.of(header.position, stated, header, is_sound=False)).encloses(stated, stated):
             return False
         at = stated
         for _ in range(LONG_RUN):
@@ -327,17 +345,17 @@ class Resynchroniser:
 
     # ------------------------------------------------------------------------------------------------------- the places
 
-    def _places(self, position: int, *, legacy: bool) -> tuple[list[_Place], bool]:
-        """Return the places from a damaged byte to where the log surely goes on; False if there are too many."""
+    def _places(self, position: int, *, legacy: bool) -> list[_Place]:
+        """Return the places from a damaged byte to where the log surely goes on, or to the last one of too many."""
         indexed = self._indexed_behind(position)
         limit = self._end if indexed is None else indexed
         sound: dict[int, _Place] = {}
         headers: dict[int, RecordBatch | LegacyBatch | None] = {position: header_at(self._file, position)}
         sized: list[RecordBatch] = []
-        run, expected, at, behind, is_whole = 0, -1, position + 1, position + 1, True
-        entry = headers[position]
+        runs, run, expected, at, behind = 0, 0, -1, position + 1, position + 1
+        most, most_runs, entry = MOST_PLACES, MOST_RUNS, headers[position]
         stated = -1 if entry is None else position + entry.size_bytes
-        walk, latest, most = self._walk(_Place(position, stated, entry, False)), -1, MOST_PLACES
+        walk, latest = self._walk(_Place.of(position, stated, entry, is_sound=False)), -1
         while True:
             found = self._batches[legacy].first(at)
             start = limit if found is None else min(found[0], limit)
@@ -353,23 +371,25 @@ class Resynchroniser:
                 continue
             header = header_at(self._file, start)
             assert header is not None
-            run = run + 1 if start == before and least_offset(header) == expected else 0
+            runs += start != before
+            run = run + 1 if start == before and least_offset(header) >= expected else 0
             expected = header.next_offset
             joined = sound[latest].header if run > LONG_RUN and start != stated else None
             if isinstance(joined, RecordBatch):
                 long = joined._replace(last_offset_delta=header.last_offset - joined.base_offset)
-                sound[latest] = _Place(latest, at, long, True)
+                sound[latest] = _Place.of(latest, at, long, is_sound=True)
                 del headers[start]
             else:
-                latest, sound[start] = start, _Place(start, at, header, True)
+                latest, sound[start] = start, _Place.of(start, at, header, is_sound=True)
             headers[at] = header_at(self._file, at)
             is_sure = run >= LONG_RUN and at - position >= NEAR_END_BYTES
-            if len(sound) >= most and at < stated - HEADER_BYTES < limit and entry is not None and entry.magic == MAGIC:
+            is_most = len(sound) >= most or runs >= most_runs
+            if is_most and at < stated - HEADER_BYTES < limit and entry is not None and entry.magic == MAGIC:
                 at = behind = stated - HEADER_BYTES
-                most += MOST_PLACES
-            elif is_sure or len(sound) >= most:
+                most, most_runs = len(sound) + MOST_PLACES, runs + MOST_RUNS
+            elif is_sure or is_most:
                 # The batch that the .index points at is a place in any case: it contradicts payload.
-                limit, is_whole = at if indexed is None or is_sure else indexed, is_sure
+                limit = at if indexed is None or is_sure else indexed
                 break
         for one in sized:
             if can_be_header(one) or one.end_position in sound or one.end_position == self._end:
@@ -383,8 +403,9 @@ class Resynchroniser:
             place = sound.get(at) or self._damaged(at, headers[at], limit, position, stated)
             behind = place.end if place.is_sound else behind
             places.append(place)
-        places.append(_Place(limit, limit, header_at(self._file, limit) if limit == indexed else None, limit == indexed))
-        return places, is_whole
+        last = header_at(self._file, limit) if limit == indexed else None
+        places.append(_Place.of(limit, limit, last, is_sound=limit == indexed))
+        return places
 
     def _stated_ends(
         self, position: int, limit: int, headers: Mapping[int, RecordBatch | LegacyBatch | None], sound: Mapping[int, _Place]
@@ -403,8 +424,8 @@ class Resynchroniser:
         """Return the place of what is not a sound batch; it is one if its CRC proves another length."""
         proven = self._proven_end(header, is_stated=at == stated) if at > entry else None
         if proven is not None and proven <= limit:
-            return _Place(at, proven, header, True)
-        return _Place(at, -1 if header is None else at + header.size_bytes, header, False)
+            return _Place.of(at, proven, header, is_sound=True)
+        return _Place.of(at, -1 if header is None else at + header.size_bytes, header, is_sound=False)
 
     def _proven_end(self, header: RecordBatch | LegacyBatch | None, *, is_stated: bool) -> int | None:
         """Return the end that the CRC of a header behind the entry proves; `is_stated`: the entry states to end there."""
@@ -421,19 +442,16 @@ class Resynchroniser:
 
     def _explain(self, position: int, floor: int, *, legacy: bool) -> int:
         """Return the byte at which the cheapest explanation ends the entry at byte `position`."""
-        if len(self._decided) > MOST_CACHED:
-            self._decided.clear()
         self._walks.clear()
-        places, is_whole = self._places(position, legacy=legacy)
+        places = self._places(position, legacy=legacy)
         self._walks.clear()  # a walk goes forward only
         last = len(places) - 1
+        if not self._budget.take(len(places) ** 2 * STEP_COST_BYTES):
+            return places[last].position
         best: list[dict[_State, _Step]] = [{} for _ in places]
         best[0] = dict(self._beginnings(places[0], floor))
         for index in range(last):
-            # Ways that differ in where payload begins do not push out one that has not taken any.
-            ranked = sorted(best[index].items(), key=lambda item: item[1][:2])
-            behind_sound = [way for way in ranked if way[0].is_adjacent][:MOST_STATES]
-            for state, step in behind_sound + [way for way in ranked if not way[0].is_adjacent][:MOST_STATES]:
+            for state, step in _followed(best[index]):
                 for target, cost, taken, after in self._steps(places, index, state):
                     new = _Step(step.cost + cost, step.taken + taken, index, state)
                     known = best[target].get(after)
@@ -450,8 +468,6 @@ class Resynchroniser:
             step = best[index][state]
             assert step.state is not None
             behind, index, state = places[index].position, step.place, step.state
-            if not places[index].is_sound and (is_whole or index < len(places) // 2):
-                self._decided[places[index].position, state.floor] = behind
         return behind
 
     def _beginnings(self, place: _Place, floor: int) -> Iterator[tuple[_State, _Step]]:
@@ -489,10 +505,11 @@ class Resynchroniser:
         assert header is not None
         base, next_offset, size = least_offset(header), header.next_offset, header.next_offset - least_offset(header)
         epoch = header.partition_leader_epoch if isinstance(header, RecordBatch) else -1
-        is_next = state.is_adjacent and any(base == one for one, _ in state.expected)
-        run = min(state.run + 1, LONG_ENOUGH) if is_next else 1
+        run = min(state.run + 1, LONG_ENOUGH)
         is_new = isinstance(header, RecordBatch)
         more_for_header = difference(epoch, state.epoch) if 0 <= epoch < state.epoch else 0
+        # Payload costs 1 more for each further batch, too: a chain does not count more than its first batches.
+        more_for_header += state.run >= LONG_ENOUGH
         if state.is_new and not is_new:
             more_for_header += OLDER_FORMAT
         epoch = epoch if epoch >= 0 else state.epoch
@@ -501,17 +518,23 @@ class Resynchroniser:
             if cost < IMPOSSIBLE:
                 after = _State(next_offset, ((next_offset, 0),), True, epoch, next_offset, run, is_new=is_new)
                 yield cost + more_for_header, after
+        is_long = state.is_adjacent and state.run >= LONG_ENOUGH
+        if is_long and base >= state.low + LARGE_GAP and state.low <= (nearer := base ^ 1 << base.bit_length() - 1):
+            low, more = nearer + size, BIT + (self._gap(place) if nearer > state.low else 0)
+            yield more + more_for_header, _State(low, ((low, 0),), True, epoch, next_offset, run, is_new=is_new)
         for expected, more in state.expected:
             if expected != base and expected >= state.low:
                 low = expected + size
-                cost = more + CORRECTED + difference(base, expected) + more_for_header
+                wrong = difference(base, expected)
+                cost = more + (0 if is_long and wrong <= BYTE else CORRECTED) + wrong + more_for_header
                 yield cost, _State(low, ((low, 0),), True, epoch, next_offset, run, is_new=is_new)
 
     def _offset_cost(self, place: _Place, base: int, state: _State) -> int:
         """Return the cost of the base offset of a sound batch as it states it."""
         if not state.expected:
-            is_far = state.low > 0 and base - state.low >= LARGE_GAP
-            return (INSERTED if base == state.low > 0 else 0) + (GAP_LARGE if is_far else 0)
+            is_far, is_over = state.low > 0 and base - state.low >= LARGE_GAP, base - state.low > INT32_MAX and state.low > 0
+            more = (GAP_LARGE if is_far else 0) + (OVERFLOW if is_over else 0)
+            return (INSERTED if base == state.low > 0 else 0) + more
         costs = []
         for expected, more in state.expected:
             if base == expected or (base > expected and self._is_lost(expected, base)):
@@ -532,35 +555,42 @@ class Resynchroniser:
             return
         modes, walk = self._modes(place, state), self._walk(place)
         is_known = walk.end is not None and _is_place(places, walk.end)
-        left_out, run_start, run_end, run_next = 0, -1, -1, -1
+        left_out, further, run_start, run_end, run_next, run = 0, 0, -1, -1, -1, 0
         hidden: list[tuple[int, int]] = []  # the ends and base offsets of headers on the way
-        sound_end = -1  # of the last sound batch on the way
+        sound_end, is_last_inside = -1, False  # of the last sound batch on the way
         for target in range(index + 1, last + 1):
             there = places[target]
             at, is_end = there.position, target == last and is_last_of_file
             is_inside = not is_end and walk.encloses(at, there.end if there.is_sound else at)
             is_divided = at < sound_end
+            ends_exactly = EXACT_END if is_end and sound_end == at and not is_last_inside else 0
+            going_on = min(run, LONG_ENOUGH) if at == sound_end and there.is_sound else 0
             cost = (WALKED if is_inside or is_divided else 0) + (FIELD if is_known and walk.end != at else 0)
             for is_header, cost_of_header, after in modes:
-                skipped = left_out + (HEADER if any(end > at and base >= after.low for end, base in hidden) else 0)
+                skipped = left_out + (HEADER if hidden and any(end > at and base >= after.low for end, base in hidden) else 0)
                 if not is_header and at == place.end:
                     cost_of_header = min(cost_of_header, DAMAGE + BIT)  # of the header the length is right, at least
                 elif is_header:
                     cost_of_header, skipped, after = self._cost_of_length(place, there, left_out, skipped, after, is_end=is_end)
-                yield target, cost + cost_of_header + skipped, after
+                is_torn = is_header and place.end > at and place.offset >= 0
+                skipped += further + (0 if is_torn else ends_exactly)
+                yield target, cost + cost_of_header + skipped, after._replace(run=going_on) if going_on else after
             header = there.header
             if there.is_sound and header is not None:
-                sound_end = there.end
+                sound_end, is_last_inside = there.end, is_inside
                 if not is_inside:
                     is_next = run_end == at and least_offset(header) == run_next
-                    left_out += 1 if is_next else PAYLOAD
+                    run = run + 1 if run_end == at else 1
+                    left_out += PAYLOAD if run == 1 else 1 if run <= LONG_ENOUGH else 0
+                    # As much as if it was of the log: no reason for either.
+                    further += (run > LONG_ENOUGH) + (0 if is_next or run == 1 else CLEANED_GAP)
                     run_start = run_start if is_next else least_offset(header)
                     run_end, run_next = there.end, header.next_offset
             elif not is_inside and header is not None:
                 if at == run_end and run_start > state.low and self._begins(header, run_next):
-                    left_out += HEADER if can_be_header(header) else BIT
+                    left_out += HEADER if there.offset >= 0 else BIT
                 if isinstance(header, RecordBatch) and header.magic == MAGIC and header.size_bytes >= HEADER_BYTES:
-                    is_over = there.end == self._end or (there.end > self._end and can_be_header(header))
+                    is_over = there.end == self._end or (there.end > self._end and there.offset >= 0)
                     is_place = is_over or _is_place(places, there.end)
                     if is_place and state.low <= header.base_offset <= state.low + INT32_MAX:
                         hidden.append((there.end, header.base_offset))
@@ -574,7 +604,7 @@ class Resynchroniser:
         stated = place.position + header.size_bytes
         length, right = header.size_bytes - LOG_OVERHEAD_BYTES, at - place.position - LOG_OVERHEAD_BYTES
         bits = (length ^ right) & (1 << 32) - 1
-        is_next = there.header is not None and self._is_next(there.header, after)
+        is_next = there.offset >= 0 and any(there.offset == expected for expected, _ in after.expected)
         wrong = 0 if not bits else BIT if bits.bit_count() == 1 else OTHER_END
         if wrong > BIT and abs(at - stated) < HEADER_BYTES:
             wrong = SHIFTED - DAMAGE
@@ -587,19 +617,17 @@ class Resynchroniser:
         elif not wrong:
             skipped = left_out
         if is_end and stated > at and wrong != BIT:
-            wrong = TORN - DAMAGE if can_be_header(header) else TORN
+            wrong = TORN - DAMAGE if place.offset >= 0 else TORN
             # One torn write explains the end of the file and payload; a wrong length needs another damage under the CRC.
-            if can_be_header(header) and header.size_bytes <= NEAR_END_BYTES:
+            if place.offset >= 0 and header.size_bytes <= NEAR_END_BYTES:
                 skipped = min(left_out, PAYLOAD)
-        return min(DAMAGE + wrong, OTHER_END), skipped, after._replace(is_free=not place.position < at <= stated)
+        is_free = not place.position < at <= stated
+        return min(DAMAGE + wrong, OTHER_END), skipped, after._replace(is_free=True) if is_free else after
 
     def _begins(self, header: RecordBatch | LegacyBatch, expected: int) -> bool:
-        """Return True if a damaged header looks like that of a batch with an offset, but for a byte of it."""
-        return isinstance(header, RecordBatch) and header.magic == MAGIC and difference(header.base_offset, expected) <= BYTE
-
-    def _is_next(self, header: RecordBatch | LegacyBatch, state: _State) -> bool:
-        """Return True if a header has exactly an offset that is expected."""
-        return can_be_header(header) and any(least_offset(header) == expected for expected, _ in state.expected)
+        """Return True if a damaged header has an offset, or looks like that of a batch with it, but for a byte of it."""
+        wrong = difference(header.base_offset, expected)
+        return isinstance(header, RecordBatch) and (not wrong or (header.magic == MAGIC and wrong <= BYTE))
 
     def _modes(self, place: _Place, state: _State) -> list[tuple[bool, int, _State]]:
         """Return (is the header used, cost, state behind) of the explanations of a damaged batch's header."""
@@ -688,9 +716,15 @@ class Resynchroniser:
         header = place.header
         if (log is not None and log.is_cleaned) or self._is_cleaned(0) or self._is_cleaned(place.position):
             return CLEANED_GAP
-        if log is None and not (isinstance(header, RecordBatch) and self._never_cleaned(header)):
+        if log is None and not self._begins_keyless and not (isinstance(header, RecordBatch) and self._never_cleaned(header)):
             return CLEANED_GAP
         return GAP
+
+    @cached_property
+    def _begins_keyless(self) -> bool:
+        """True if the first batch of the file is sound, and the cleaner was not there."""
+        header = plausible_header(self._file, 0)
+        return header is not None and self._is_whole(header, self._budget) and self._never_cleaned(header)
 
     def _is_whole(self, header: RecordBatch, budget: SearchBudget) -> bool:
         """Return True if a sound batch has this header; False if the budget is spent."""
@@ -858,6 +892,24 @@ class Resynchroniser:
 
 def _stated_size(header: RecordBatch | LegacyBatch) -> int:
     return (header.size_bytes - LOG_OVERHEAD_BYTES) & INT32_MAX
+
+
+def _followed(ways: Mapping[_State, _Step]) -> Iterator[tuple[_State, _Step]]:
+    """Yield the ways to a place that are followed: the cheapest, and the cheapest ones that have taken lower offsets only.
+
+    Ways that differ in where payload begins do not push out one that has not taken any.
+    """
+    ranked = sorted(ways.items(), key=lambda item: item[1][:2])
+    for is_adjacent in (True, False):
+        followed, lowest = 0, INT64_MAX
+        for state, step in ranked:
+            if (
+                state.is_adjacent == is_adjacent
+                and (followed < MOST_STATES or state.low < lowest)
+                and followed < 2 * MOST_STATES
+            ):
+                followed, lowest = followed + 1, min(lowest, state.low)
+                yield state, step
 
 
 def _is_place(places: list[_Place], position: int) -> bool:
