@@ -275,6 +275,70 @@ def records_end(file: DiskFile, header: RecordBatch, budget: SearchBudget, state
     return at if count and at <= file.size() else None
 
 
+class RecordWalk:
+    """The records behind a header by their own lengths, from one to the next and across the headers of batches.
+
+    `end` is where the records of the batch end, if there are as many as its header states. `stated` is the end that its header
+    states, -1 if it is not to be used.
+    """
+
+    def __init__(self, file: DiskFile, position: int, stated: int, end: int | None, budget: SearchBudget) -> None:
+        self.end = end
+        self._file = file
+        self._budget = budget
+        self._start = position
+        self._at = position + HEADER_BYTES
+        self._stated = stated
+        self._is_over = False
+        self._is_record = False
+        self._known: dict[int, bool] = {}
+
+    def encloses(self, position: int, end: int) -> bool:
+        """Return True if the bytes [position, end) are inside of one record, and something shows that its length is right.
+
+        Behind it another record, a header or the end of the file is, or it ends within the batch by the stated length.
+        """
+        known = self._known.get(position)
+        if known is None:
+            while not self._is_over and self._at < position:
+                self._step()
+            is_inside = self._is_record and self._start < position < self._at and end <= self._at
+            known = self._known[position] = is_inside and self._is_confirmed()
+        return known
+
+    def _head(self, at: int) -> int | None:
+        """Return the size of the record at a byte, None if no record can be there."""
+        head = self._file.read_at(at, RECORD_PROBE_BYTES)
+        try:
+            length, behind = read_varint(head, 0, len(head))
+        except FormatError:
+            return None
+        if length >= LEAST_RECORD_BYTES and head[behind : behind + 1] == b"\0":  # the attributes, which Kafka does not use
+            return behind + length
+        return None
+
+    def _is_header(self, at: int) -> bool:
+        return self._file.read_at(at + MAGIC_POSITION, 1) == bytes((MAGIC,))
+
+    def _is_confirmed(self) -> bool:
+        size = self._file.size()
+        is_stated = self._at <= self._stated and (self._stated <= size or self._at > size)
+        return (
+            is_stated
+            or self._at == size
+            or (self._at < size and (self._head(self._at) is not None or self._is_header(self._at)))
+        )
+
+    def _step(self) -> None:
+        size = self._head(self._at) if self._budget.take(RECORD_PROBE_BYTES) else None
+        if size is not None:
+            self._start, self._at, self._is_record = self._at, self._at + size, True
+        elif self._is_record and self._is_header(self._at):
+            self._start, self._at, self._is_record = self._at, self._at + HEADER_BYTES, False
+        else:
+            self._is_over, self._is_record = True, False
+
+
 class FilePieces:
     """The bytes of a file up to the last of the `ends`, read once if the ends are close to each other."""
 

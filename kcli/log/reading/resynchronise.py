@@ -46,7 +46,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from kcli.format import limits
-from kcli.format.primitives import INT32_MAX, INT64_MAX, FormatError, crc32c, read_varint
+from kcli.format.primitives import INT32_MAX, INT64_MAX, crc32c
 from kcli.format.record_batch import (
     CRC_START,
     HEADER_BYTES,
@@ -58,9 +58,8 @@ from kcli.format.record_batch import (
 )
 from kcli.log.disk.port import DiskFile, zeros_follow
 from kcli.log.reading.batch_search import (
-    LEAST_RECORD_BYTES,
-    RECORD_PROBE_BYTES,
     FilePieces,
+    RecordWalk,
     SearchBudget,
     SoundBatches,
     can_be_header,
@@ -119,8 +118,9 @@ LONG_RUN = 16
 MOST_CACHED = 64 * 1024
 # The cost in the budget of a position that looks like a sound batch, regardless of its size.
 CANDIDATE_COST_BYTES = 1024
-# The costs in the budget of a search behind one entry, and of a step of a comparison: as long as to read this number of bytes.
-SEARCH_COST_BYTES, STEP_COST_BYTES = 32 * 1024, 1024
+# How many entries of a file are searched behind (0.1 ms each), at least, and for how many bytes one more; a comparison counts
+# as many as steps through its places take. What is behind the last one, up to an entry of .index, is damage.
+MOST_SEARCHES, BYTES_OF_SEARCH, STEPS_OF_SEARCH = 64 * 1024, 512, 16
 # How many sound batches behind an entry are tried as its end: the log's next one, and what may be payload before it.
 MOST_ENDS = 16
 # Within this distance of the file's end the end is always tried as the end of a batch: twice Kafka's default max.message.bytes.
@@ -188,70 +188,6 @@ class _Step(NamedTuple):
     state: _State | None
 
 
-class _Walk:
-    """The records behind a header by their own lengths, from one to the next and across the headers of batches.
-
-    `end` is where the records of the batch end, if there are as many as its header states. `is_crossed`: a sound batch begins
-    before its stated end and ends behind it, so that length is wrong.
-    """
-
-    def __init__(self, file: DiskFile, place: _Place, end: int | None, budget: SearchBudget, is_crossed: bool) -> None:
-        self.end = end
-        self._file = file
-        self._budget = budget
-        self._start = place.position
-        self._at = place.position + HEADER_BYTES
-        self._stated = place.end if place.header is not None and can_be_header(place.header) and not is_crossed else -1
-        self._is_over = False
-        self._is_record = False
-        self._known: dict[int, bool] = {}
-
-    def encloses(self, position: int, end: int) -> bool:
-        """Return True if the bytes [position, end) are inside of one record, and something shows that its length is right.
-
-        Behind it another record, a header or the end of the file is, or it ends within the batch by the stated length.
-        """
-        known = self._known.get(position)
-        if known is None:
-            while not self._is_over and self._at < position:
-                self._step()
-            is_inside = self._is_record and self._start < position < self._at and end <= self._at
-            known = self._known[position] = is_inside and self._is_confirmed()
-        return known
-
-    def _head(self, at: int) -> int | None:
-        """Return the size of the record at a byte, None if no record can be there."""
-        head = self._file.read_at(at, RECORD_PROBE_BYTES)
-        try:
-            length, behind = read_varint(head, 0, len(head))
-        except FormatError:
-            return None
-        if length >= LEAST_RECORD_BYTES and head[behind : behind + 1] == b"\0":  # the attributes, which Kafka does not use
-            return behind + length
-        return None
-
-    def _is_header(self, at: int) -> bool:
-        return self._file.read_at(at + MAGIC_POSITION, 1) == bytes((MAGIC,))
-
-    def _is_confirmed(self) -> bool:
-        size = self._file.size()
-        is_stated = self._at <= self._stated and (self._stated <= size or self._at > size)
-        return (
-            is_stated
-            or self._at == size
-            or (self._at < size and (self._head(self._at) is not None or self._is_header(self._at)))
-        )
-
-    def _step(self) -> None:
-        size = self._head(self._at) if self._budget.take(RECORD_PROBE_BYTES) else None
-        if size is not None:
-            self._start, self._at, self._is_record = self._at, self._at + size, True
-        elif self._is_record and self._is_header(self._at):
-            self._start, self._at, self._is_record = self._at, self._at + HEADER_BYTES, False
-        else:
-            self._is_over, self._is_record = True, False
-
-
 class Resynchroniser:
     """The search for where one segment continues after entries that are not sound; see the module docstring.
 
@@ -273,6 +209,7 @@ class Resynchroniser:
         self._near_start, self._near = 0, b""  # bytes of the file from the entry on
         self._positions = positions
         self._budget = SearchBudget(file.size())
+        self._searches = max(MOST_SEARCHES, file.size() // BYTES_OF_SEARCH)
         self._start_over(0)
 
     def _start_over(self, end: int) -> None:
@@ -282,7 +219,7 @@ class Resynchroniser:
         self._cleaned: dict[int, bool] = {}
         self._indexed: tuple[int, int | None] = (0, 0)
         self._decided: dict[tuple[int, int, bool], int] = {}
-        self._walks: dict[int, _Walk] = {}
+        self._walks: dict[int, RecordWalk] = {}
 
     def behind(self, position: int, end: int, *, floor: int, legacy: bool) -> Continuation:
         """Return where the log, which ends at byte `end`, continues after the unsound entry at byte `position`. Raises OSError.
@@ -298,8 +235,9 @@ class Resynchroniser:
     def _behind(self, position: int, floor: int, *, legacy: bool) -> Continuation:
         """Return the same with no regard to where the part of the file ends that is read."""
         self._legacy = legacy
-        if not self._budget.take(SEARCH_COST_BYTES):
+        if self._searches <= 0:
             return Continuation(self._indexed_behind(position), False)
+        self._searches -= 1
         header = header_at(self._file, position)
         stated = -1 if header is None else position + header.size_bytes
         fits = header is not None and header.size_bytes >= least_size(header) and stated <= self._end
@@ -446,8 +384,7 @@ class Resynchroniser:
         places = self._places(position, legacy=legacy)
         self._walks.clear()  # a walk goes forward only
         last = len(places) - 1
-        if not self._budget.take(len(places) ** 2 * STEP_COST_BYTES):
-            return places[last].position
+        self._searches -= len(places) ** 2 // STEPS_OF_SEARCH
         best: list[dict[_State, _Step]] = [{} for _ in places]
         best[0] = dict(self._beginnings(places[0], floor))
         for index in range(last):
@@ -510,7 +447,8 @@ class Resynchroniser:
         more_for_header = difference(epoch, state.epoch) if 0 <= epoch < state.epoch else 0
         # Payload costs 1 more for each further batch, too: a chain does not count more than its first batches.
         more_for_header += state.run >= LONG_ENOUGH
-        if state.is_new and not is_new:
+        is_next = state.is_adjacent and any(base == one for one, _ in state.expected)
+        if state.is_new and not is_new and not is_next:
             more_for_header += OLDER_FORMAT
         epoch = epoch if epoch >= 0 else state.epoch
         if base >= state.low:
@@ -531,17 +469,19 @@ class Resynchroniser:
 
     def _offset_cost(self, place: _Place, base: int, state: _State) -> int:
         """Return the cost of the base offset of a sound batch as it states it."""
+        is_over = OVERFLOW if base - state.low > INT32_MAX else 0
         if not state.expected:
-            is_far, is_over = state.low > 0 and base - state.low >= LARGE_GAP, base - state.low > INT32_MAX and state.low > 0
-            more = (GAP_LARGE if is_far else 0) + (OVERFLOW if is_over else 0)
-            return (INSERTED if base == state.low > 0 else 0) + more
+            is_far = state.low > 0 and base - state.low >= LARGE_GAP
+            return (INSERTED if base == state.low > 0 else 0) + (GAP_LARGE + is_over if is_far else 0)
         costs = []
         for expected, more in state.expected:
             if base == expected or (base > expected and self._is_lost(expected, base)):
                 costs.append(more)
             elif base > expected:
                 is_far = not state.is_adjacent and base - expected >= LARGE_GAP
-                costs.append(more + max(CLEANED_GAP if state.is_free else self._gap(place), GAP_LARGE if is_far else 0))
+                costs.append(
+                    more + max(CLEANED_GAP if state.is_free else self._gap(place), GAP_LARGE + is_over if is_far else 0)
+                )
             elif not state.is_adjacent:
                 costs.append(more + BYTE)
         return min(costs, default=IMPOSSIBLE)
@@ -555,7 +495,7 @@ class Resynchroniser:
             return
         modes, walk = self._modes(place, state), self._walk(place)
         is_known = walk.end is not None and _is_place(places, walk.end)
-        left_out, further, run_start, run_end, run_next, run = 0, 0, -1, -1, -1, 0
+        left_out, further, run_start, run_end, run_next, run, runs = 0, 0, -1, -1, -1, 0, 0
         hidden: list[tuple[int, int]] = []  # the ends and base offsets of headers on the way
         sound_end, is_last_inside = -1, False  # of the last sound batch on the way
         for target in range(index + 1, last + 1):
@@ -581,7 +521,8 @@ class Resynchroniser:
                 if not is_inside:
                     is_next = run_end == at and least_offset(header) == run_next
                     run = run + 1 if run_end == at else 1
-                    left_out += PAYLOAD if run == 1 else 1 if run <= LONG_ENOUGH else 0
+                    runs += run == 1
+                    left_out += PAYLOAD if run == 1 else 1 if run <= (LONG_ENOUGH // 2 if runs > 1 else LONG_ENOUGH) else 0
                     # As much as if it was of the log: no reason for either.
                     further += (run > LONG_ENOUGH) + (0 if is_next or run == 1 else CLEANED_GAP)
                     run_start = run_start if is_next else least_offset(header)
@@ -611,7 +552,7 @@ class Resynchroniser:
         if is_end and place.position < stated <= at and self._is_zeros(stated):
             wrong = 0
         if wrong <= BIT and is_next:
-            skipped = 0
+            skipped, after = 0, after._replace(is_new=after.is_new and bool(wrong))  # the length vouches for the format, too
         elif (wrong <= BIT and is_end) or (there.is_sound and (not wrong or (is_next and wrong == SHIFTED - DAMAGE))):
             skipped = min(left_out, PAYLOAD)
         elif not wrong:
@@ -682,7 +623,7 @@ class Resynchroniser:
             return max(OTHER_END, LOST_HEADER if 0 < state.run < LONG_ENOUGH else 0)
         return LOST_HEADER if 0 < state.run < LONG_ENOUGH else FIELD
 
-    def _walk(self, place: _Place) -> _Walk:
+    def _walk(self, place: _Place) -> RecordWalk:
         """Return the walk over the records of a damaged batch."""
         known = self._walks.get(place.position)
         if known is None:
@@ -698,7 +639,9 @@ class Resynchroniser:
                 # Only a batch that may be the next one contradicts the stated end.
                 crossing = header_at(self._file, around[0])
                 is_crossed = crossing is not None and least_offset(crossing) > least_offset(place.header)
-            known = self._walks[place.position] = _Walk(self._file, place, end, self._budget, is_crossed)
+            known = self._walks[place.position] = RecordWalk(
+                self._file, place.position, -1 if is_crossed or place.offset < 0 else place.end, end, self._budget
+            )
         return known
 
     def _is_zeros(self, position: int) -> bool:
