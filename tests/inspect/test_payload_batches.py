@@ -369,6 +369,28 @@ def test_a_torn_tail_of_stored_records_holds_no_chain(tmp_path: Path, pieces: in
     assert [offset for _, offset in sound_offsets(tmp_path, forged(0), torn)] == [0]
 
 
+@pytest.mark.parametrize("gap", [1, 2], ids=["next", "gaps"])
+@pytest.mark.parametrize("behind", [1, 2, 5])
+@pytest.mark.parametrize("shift", [-64, -7, 7, 64, 700])
+def test_a_chain_does_not_win_by_being_long(tmp_path: Path, gap: int, behind: int, shift: int) -> None:
+    """Bytes of a batch are missing or were inserted before the chain in its records: a few batches of the log are behind it."""
+    payload = b"".join(forged(8 + gap * number, 1) for number in range(2 * CHAIN))
+    victim = stored(5, payload + bytes(100))
+    at = HEADER_BYTES + 100
+    moved = victim[:at] + b"\x55" * max(shift, 0) + victim[at + max(-shift, 0) :]
+    log = [forged(8 + PER_BATCH * number) for number in range(behind)]
+    found = sound_offsets(tmp_path, forged(0), moved, *log)
+    assert [offset for _, offset in found] == [0, *(8 + PER_BATCH * number for number in range(behind))]
+
+
+def test_a_long_chain_is_not_payload_because_of_a_wrong_offset(tmp_path: Path) -> None:
+    """A header is gone, and far behind it is one wrong bit in the base offset of a batch of a cleaned log."""
+    log = [bytearray(forged(10 + 7 * number)) for number in range(30)]
+    log[20][4] ^= 1
+    found = sound_offsets(tmp_path, forged(0), bytes(HEADER_BYTES) + forged(5)[HEADER_BYTES:], *map(bytes, log))
+    assert [offset for _, offset in found] == [0, *(10 + 7 * number + (number == 20 and 1 << 24) for number in range(30))]
+
+
 def test_an_index_entry_contradicts_a_chain(tmp_path: Path) -> None:
     """A header is gone, and the offsets of the payload reach beyond the batch of the entry, which is the last one."""
     victim = bytes(HEADER_BYTES) + stored(5, chain(8))[HEADER_BYTES:]

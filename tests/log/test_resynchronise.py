@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from kcli.format.record_batch import read_header
+from kcli.format.index_entries import OffsetIndex
+from kcli.format.record_batch import HEADER_BYTES, LOG_OVERHEAD_BYTES, read_header
 from kcli.log.disk.os_disk import OsDisk, OsFile
+from kcli.log.reading import resynchronise
 from kcli.log.reading.segment_reader import Damage, SegmentReader
 from tests.log_builder import PartitionBuilder
 
@@ -88,6 +90,27 @@ def test_reads_are_proportional_to_walks(tmp_path: Path) -> None:
             assert seen(reader, start, STEPS_PER_WALK)
         assert isinstance(reader.file, CountedFile)
         assert reader.file.reads < READS_PER_WALK * batches
+
+
+@pytest.mark.parametrize("is_indexed", [False, True])
+def test_the_searches_of_a_file_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_indexed: bool) -> None:
+    """A hostile file has a header every 61 bytes: after some of them the rest is one damage, up to an entry of .index."""
+    monkeypatch.setattr(resynchronise, "MOST_SEARCHES", 100)
+    monkeypatch.setattr(resynchronise, "BYTES_OF_SEARCH", 1 << 20)
+    builder = PartitionBuilder(tmp_path / "t-0", first_offset=5_000)
+    builder.append([(b"k", b"v")])
+    size, rest = (HEADER_BYTES - LOG_OVERHEAD_BYTES).to_bytes(4, "big"), bytes(builder.log[12:HEADER_BYTES])
+    headers = b"".join(number.to_bytes(8, "big") + size + rest for number in range(2_000))
+    path = tmp_path / f"{0:020d}.log"
+    path.write_bytes(headers + builder.log)
+    index = OffsetIndex.of(0)
+    index.append(5_000, len(headers))
+    path.with_suffix(".index").write_bytes(index.encode() if is_indexed else b"")
+    with SegmentReader(OsDisk(), str(path)) as reader:
+        found = seen(reader, 0)
+    assert len(found) <= 102 + is_indexed
+    assert found[-1][2] is is_indexed
+    assert found[-1][1] == path.stat().st_size
 
 
 @pytest.mark.parametrize("index_every", [7, 10, 10**6])

@@ -41,19 +41,28 @@ is possible has a cost, and the repair takes the set of damages that explains al
       behind fewer than LONG_ENOUGH sound batches that follow        LOST_HEADER
       damage; SECTOR if a sector of zeros begins in it               SECTOR
     a sound batch behind damage that is payload; each further one    PAYLOAD    the same
-      that continues it; PAYLOAD for all if the damaged batch        1 more
-      states to end at a sound one, or behind the end of the file
+      of a chain, up to LONG_ENOUGH, and up to LATER_CHAIN of a      1 more
+      later chain in the same batch; PAYLOAD for all if the damaged
+      batch states to end at a sound one, or behind the end of the
+      file
+    a further batch of a chain, of the log or payload, and its gap   1,         the same
+                                                                     CLEANED_GAP
+    payload that ends exactly where the file does                    EXACT_END  the same
     what looks like a header is in a damaged batch, and the path     HEADER     the same
       goes on before the end that it states, or right behind sound
-      batches that are payload; BIT if other fields of it are wrong  BIT
+      batches that are payload, or amid batches that continue each
+      other; BIT if other fields of it are wrong                     BIT
+    a length that leads to a sound batch is wrong, or no length      FIELD      the same
     a batch that the lengths of records enclose is that of the log   WALKED     the same
     bytes that were inserted between two batches                     INSERTED   the same
     a sound batch has another base offset than it states, behind     CORRECTED  the same
-      damage: so much more than the bits, bytes or the field
-    a sound message of format 0 or 1 behind a batch of format 2       OLDER_     the same
-                                                                      FORMAT
+      damage: so much more than the bits, bytes or the field, but
+      for a bit or byte behind LONG_ENOUGH sound batches
+    a sound message of format 0 or 1 behind a batch of format 2,     OLDER_     the same
+      which it does not follow with the next offset                  FORMAT
 
-The reader of segments (resynchronise) compares ways through damaged bytes by the last eight rows and those of fields and gaps.
+The reader of segments (resynchronise) compares ways through damaged bytes by the last eleven rows and those of fields and gaps.
+Payload does not win by being long, nor does the log: a chain counts as much as its first LONG_ENOUGH batches.
 
 A gap of offsets is free where bytes are missing or damaged, or where an earlier repair has lost the offsets. The first batch
 after damage that no length and no index entry leads to may be the end of a record's value: the batch of that record is damaged.
@@ -113,7 +122,7 @@ FILE = 8
 COMPANION = 1
 SECTOR, SECTOR_BYTES = 4, 512
 DAMAGE, SHIFTED, OTHER_END, TORN = 4, 9, 12, 6
-LOST_HEADER, LONG_ENOUGH = 14, 8
+LOST_HEADER, LONG_ENOUGH, LATER_CHAIN = 14, 8, 4
 HEADER = 10
 WALKED = 30
 EXACT_END = 2

@@ -13,9 +13,9 @@ The places where a batch of the log may begin:
 
 They reach from the damaged entry to where the log surely goes on: the next sound batch that the .index points at, whose offset
 is right then; LONG_RUN sound batches that continue each other and end NEAR_END_BYTES behind the entry or later, for fewer bytes
-may be one record; the end of the file. A sound batch inside of one of the entry's records is no place. Of batches that continue
-each other those after the first LONG_RUN are one place, unless the entry states to end at one. After MOST_PLACES sound batches
-the explanation ends, too, or goes on near the stated end for as many; only its first half is used.
+may be one record; the end of the file. A sound batch inside of one of the entry's records is no place. Of adjacent batches
+with ascending offsets those after the first LONG_RUN are one place, unless the entry states to end at one. After MOST_PLACES
+sound batches, or MOST_RUNS chains of them with damage between, the explanation ends, too, or goes on near the stated end.
 
 A path goes from place to place: over a sound batch to its end; from a damaged one to any later place. It costs what is then
 wrong: of the damaged batch its length, its header, its records; the offsets on both sides of it; and everything on the way that
@@ -33,8 +33,9 @@ A reader that does not know the topic takes a segment for cleaned unless records
 cleaner would have removed: a repair decides with the topic's policy, and readers hide nothing that may be sound. All of the
 file is used, so a part of a segment that is read alone has the same batches.
 
-Cost: the sound batches are cached (batch_search), and the decisions of a path for its later places. Bytes read because of a
-wrong length count against a budget of the file (SearchBudget); when it is spent, evidence that would need it counts as absent.
+Cost: the sound batches are cached (batch_search), and each decision, which depends on the entry's byte and the offset before it
+only. Bytes read because of a wrong length count against a budget of the file (SearchBudget); when it is spent, evidence that
+would need it counts as absent. After MOST_SEARCHES searches of a file the rest, up to an entry of .index, is one damage.
 """
 
 from __future__ import annotations
@@ -84,6 +85,7 @@ from kcli.log.reading.explanation import (
     HEADER,
     INSERTED,
     LARGE_GAP,
+    LATER_CHAIN,
     LONG_ENOUGH,
     LOST_HEADER,
     OFFSET_BYTES,
@@ -108,12 +110,14 @@ if TYPE_CHECKING:
 
 # The cost of a path that cannot be.
 IMPOSSIBLE = 1 << 20
-# How many states of a place are followed, and how many sound batches are explained together.
+# How many states of a place are followed; how many sound batches, and chains of them, are explained together.
 MOST_STATES = 4
 MOST_PLACES = 64
 MOST_RUNS = 12
 # After this number of sound batches that continue each other, which are too long for one record, the log surely goes on.
 LONG_RUN = 16
+# From this gap on the base offset behind it may be wrong by a bit.
+LEAST_FAR = 64
 # How many decisions and checks of single bytes are cached.
 MOST_CACHED = 64 * 1024
 # The cost in the budget of a position that looks like a sound batch, regardless of its size.
@@ -291,6 +295,7 @@ class Resynchroniser:
         headers: dict[int, RecordBatch | LegacyBatch | None] = {position: header_at(self._file, position)}
         sized: list[RecordBatch] = []
         runs, run, expected, at, behind = 0, 0, -1, position + 1, position + 1
+        single: tuple[_Place, _Place] | None = None  # the place before the last batch was joined to it, and that of the batch
         most, most_runs, entry = MOST_PLACES, MOST_RUNS, headers[position]
         stated = -1 if entry is None else position + entry.size_bytes
         walk, latest = self._walk(_Place.of(position, stated, entry, is_sound=False)), -1
@@ -312,9 +317,15 @@ class Resynchroniser:
             runs += start != before
             run = run + 1 if start == before and least_offset(header) >= expected else 0
             expected = header.next_offset
+            if not run and start == before and single is not None:
+                # The last one of the joined batches may have the wrong offset.
+                (sound[latest], own), latest = single, single[1].position
+                sound[latest] = own
+            single = None
             joined = sound[latest].header if run > LONG_RUN and start != stated else None
             if isinstance(joined, RecordBatch):
                 long = joined._replace(last_offset_delta=header.last_offset - joined.base_offset)
+                single = sound[latest], _Place.of(start, at, header, is_sound=True)
                 sound[latest] = _Place.of(latest, at, long, is_sound=True)
                 del headers[start]
             else:
@@ -457,7 +468,8 @@ class Resynchroniser:
                 after = _State(next_offset, ((next_offset, 0),), True, epoch, next_offset, run, is_new=is_new)
                 yield cost + more_for_header, after
         is_long = state.is_adjacent and state.run >= LONG_ENOUGH
-        if is_long and base >= state.low + LARGE_GAP and state.low <= (nearer := base ^ 1 << base.bit_length() - 1):
+        nearer = base ^ 1 << (base ^ state.low).bit_length() >> 1  # without the highest bit that is wrong
+        if is_long and base >= state.low + LEAST_FAR and nearer >= state.low:
             low, more = nearer + size, BIT + (self._gap(place) if nearer > state.low else 0)
             yield more + more_for_header, _State(low, ((low, 0),), True, epoch, next_offset, run, is_new=is_new)
         for expected, more in state.expected:
@@ -526,7 +538,7 @@ class Resynchroniser:
                     is_next = run_end == at and least_offset(header) == run_next
                     run = run + 1 if run_end == at else 1
                     runs += run == 1
-                    left_out += PAYLOAD if run == 1 else 1 if run <= (LONG_ENOUGH // 2 if runs > 1 else LONG_ENOUGH) else 0
+                    left_out += PAYLOAD if run == 1 else 1 if run <= (LATER_CHAIN if runs > 1 else LONG_ENOUGH) else 0
                     # As much as if it was of the log: no reason for either.
                     further += (run > LONG_ENOUGH) + (0 if is_next or run == 1 else CLEANED_GAP)
                     run_start = run_start if is_next else least_offset(header)
