@@ -33,9 +33,10 @@ A reader that does not know the topic takes a segment for cleaned unless records
 cleaner would have removed: a repair decides with the topic's policy, and readers hide nothing that may be sound. All of the
 file is used, so a part of a segment that is read alone has the same batches.
 
-Cost: the sound batches are cached (batch_search), and each decision, which depends on the entry's byte and the offset before it
-only. Bytes read because of a wrong length count against a budget of the file (SearchBudget); when it is spent, evidence that
-would need it counts as absent. After MOST_SEARCHES searches of a file the rest, up to an entry of .index, is one damage.
+Cost: the sound batches and the ends that CRCs prove are cached, and each decision, which depends on the entry's byte and the
+offset before it only. Bytes read because of a wrong length count against a budget of the file (SearchBudget); when it is spent,
+evidence that would need it counts as absent. After MOST_SEARCHES searches of a file the rest, up to an entry of .index, is one
+damage.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ MOST_CACHED = 64 * 1024
 CANDIDATE_COST_BYTES = 1024
 # How many entries of a file are searched behind (0.1 ms each), at least, and for how many bytes one more; a comparison counts
 # as many as steps through its places take. What is behind the last one, up to an entry of .index, is damage.
-MOST_SEARCHES, BYTES_OF_SEARCH, STEPS_OF_SEARCH = 64 * 1024, 512, 16
+MOST_SEARCHES, BYTES_OF_SEARCH, STEPS_OF_SEARCH = 100_000, 512, 40
 # How many sound batches behind an entry are tried as its end: the log's next one, and what may be payload before it.
 MOST_ENDS = 16
 # Within this distance of the file's end the end is always tried as the end of a batch: twice Kafka's default max.message.bytes.
@@ -132,6 +133,8 @@ NEAR_END_BYTES = 2 * 1024 * 1024
 # The largest size of a batch that is tried: more than the 100 MiB of Kafka's default socket.request.max.bytes.
 FARTHEST_END_BYTES = 128 * 1024 * 1024
 NEAR_BYTES = 64 * 1024
+# To search bytes for an offset takes so many times less than to compute their CRC and to parse what looks like a batch.
+FIND_SPEED = 8
 
 
 class Continuation(NamedTuple):
@@ -223,6 +226,7 @@ class Resynchroniser:
         self._cleaned: dict[int, bool] = {}
         self._indexed: tuple[int, int | None] = (0, 0)
         self._decided: dict[tuple[int, int, bool], int] = {}
+        self._proven: dict[tuple[int, bool, bool], int | None] = {}
         self._walks: dict[int, RecordWalk] = {}
 
     def behind(self, position: int, end: int, *, floor: int, legacy: bool) -> Continuation:
@@ -371,7 +375,13 @@ class Resynchroniser:
 
     def _damaged(self, at: int, header: RecordBatch | LegacyBatch | None, limit: int, entry: int, stated: int) -> _Place:
         """Return the place of what is not a sound batch; it is one if its CRC proves another length."""
-        proven = self._proven_end(header, is_stated=at == stated) if at > entry else None
+        proven, key = None, (at, at == stated, self._legacy)
+        if at > entry:
+            if len(self._proven) > MOST_CACHED:
+                self._proven.clear()
+            if key not in self._proven:
+                self._proven[key] = self._proven_end(header, is_stated=at == stated)
+            proven = self._proven[key]
         if proven is not None and proven <= limit:
             return _Place.of(at, proven, header, is_sound=True)
         return _Place.of(at, -1 if header is None else at + header.size_bytes, header, is_sound=False)
@@ -739,7 +749,7 @@ class Resynchroniser:
         """Return the end that the entry's CRC proves among the cheap ones: near the stated one, and the file's end if near."""
         ends = self._likely_ends(header).union(stated)
         start = header.position + least_size(header)
-        ends.update(self._next_offsets(header, start, stated[0] if stated else header.position))
+        ends.update(self._next_offsets(header, start, min(stated[0], header.position + NEAR_END_BYTES) if stated else 0))
         # With many sound batches behind the entry it does not end with the file.
         if self._end - header.position < NEAR_END_BYTES and self._near_sound_batches(header, legacy=self._legacy)[1]:
             ends.add(self._end)
@@ -811,7 +821,7 @@ class Resynchroniser:
 
     def _next_offsets(self, header: RecordBatch | LegacyBatch, start: int, end: int) -> Iterator[int]:
         """Yield the bytes in [start, end) of headers with exactly the next offset, sound or not."""
-        if not isinstance(header, RecordBatch) or not self._budget.take(end - start):
+        if not isinstance(header, RecordBatch) or not self._budget.take(max(end - start, 0) // FIND_SPEED):
             return
         wanted = header.next_offset.to_bytes(8, "big", signed=True)
         while start < end:
