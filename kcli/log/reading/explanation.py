@@ -50,9 +50,9 @@ is possible has a cost, and the repair takes the set of damages that explains al
     payload that ends exactly where the file does                    EXACT_END  the same
     what looks like a header is in a damaged batch, and the path     HEADER     the same
       goes on before the end that it states, or right behind sound
-      batches that are payload, or amid batches that continue each
-      other; BIT if other fields of it are wrong                     BIT
-    a length that leads to a sound batch is wrong, or no length      FIELD      the same
+      batches that are payload, or amid a chain of LATER_CHAIN;      BIT
+      BIT if other fields of it are wrong
+    a length that leads to a sound batch is wrong, or no length      BYTE       the same
     a batch that the lengths of records enclose is that of the log   WALKED     the same
     bytes that were inserted between two batches                     INSERTED   the same
     a sound batch has another base offset than it states, behind     CORRECTED  the same

@@ -529,15 +529,19 @@ class Resynchroniser:
             is_divided = at < sound_end
             ends_exactly = EXACT_END if is_end and sound_end == at and not is_last_inside else 0
             going_on = min(run, LONG_ENOUGH) if at == sound_end and there.is_sound else 0
-            cost = HEADER if there.is_sound and run_end == at and there.offset == run_next else 0
-            cost += (WALKED if is_inside or is_divided else 0) + (FIELD if is_known and walk.end != at else 0)
+            is_cut = run >= LATER_CHAIN and there.is_sound and run_end == at and there.offset == run_next
+            cost = (
+                (HEADER if is_cut else 0)
+                + (WALKED if is_inside or is_divided else 0)
+                + (FIELD if is_known and walk.end != at else 0)
+            )
             for is_header, cost_of_header, after in modes:
                 skipped = left_out + (HEADER if hidden and any(end > at and base >= after.low for end, base in hidden) else 0)
                 if not is_header and at == place.end:
                     cost_of_header = min(cost_of_header, DAMAGE + BIT)  # of the header the length is right, at least
                 elif is_header:
                     cost_of_header, skipped, after = self._cost_of_length(place, there, left_out, skipped, after, is_end=is_end)
-                cost_of_header += FIELD if is_led and at != place.end else 0
+                cost_of_header += BYTE if is_led and at != place.end else 0
                 is_torn = is_header and place.end > at and place.offset >= 0
                 skipped += further + (0 if is_torn else ends_exactly)
                 yield target, cost + cost_of_header + skipped, after._replace(run=going_on) if going_on else after
