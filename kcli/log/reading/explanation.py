@@ -52,7 +52,8 @@ is possible has a cost, and the repair takes the set of damages that explains al
       goes on before the end that it states, or right behind sound
       batches that are payload, or amid a chain of LATER_CHAIN;      BIT
       BIT if other fields of it are wrong
-    a length that leads to a sound batch is wrong, or no length      BYTE       the same
+    a length that leads to a sound batch with the next offset is     LED        the same
+      wrong, or no length
     a batch that the lengths of records enclose is that of the log   WALKED     the same
     bytes that were inserted between two batches                     INSERTED   the same
     a sound batch has another base offset than it states, behind     CORRECTED  the same
@@ -126,6 +127,7 @@ LOST_HEADER, LONG_ENOUGH, LATER_CHAIN = 14, 8, 4
 HEADER = 10
 WALKED = 30
 EXACT_END = 2
+LED = 7
 INSERTED = 2
 CORRECTED = 8
 OLDER_FORMAT = 10

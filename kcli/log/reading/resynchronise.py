@@ -87,6 +87,7 @@ from kcli.log.reading.explanation import (
     INSERTED,
     LARGE_GAP,
     LATER_CHAIN,
+    LED,
     LONG_ENOUGH,
     LOST_HEADER,
     OFFSET_BYTES,
@@ -522,6 +523,7 @@ class Resynchroniser:
         sound_end, is_last_inside = -1, False  # of the last sound batch on the way
         led = bisect_left(places, place.end, key=lambda one: one.position)
         is_led = index < led < last and places[led].position == place.end and places[led].is_sound
+        is_led = is_led and place.header is not None and places[led].offset == place.header.next_offset
         for target in range(index + 1, last + 1):
             there = places[target]
             at, is_end = there.position, target == last and is_last_of_file
@@ -541,7 +543,7 @@ class Resynchroniser:
                     cost_of_header = min(cost_of_header, DAMAGE + BIT)  # of the header the length is right, at least
                 elif is_header:
                     cost_of_header, skipped, after = self._cost_of_length(place, there, left_out, skipped, after, is_end=is_end)
-                cost_of_header += BYTE if is_led and at != place.end else 0
+                cost_of_header += LED if is_led and at != place.end else 0
                 is_torn = is_header and place.end > at and place.offset >= 0
                 skipped += further + (0 if is_torn else ends_exactly)
                 yield target, cost + cost_of_header + skipped, after._replace(run=going_on) if going_on else after
@@ -582,7 +584,9 @@ class Resynchroniser:
         if is_end and place.position < stated <= at and self._is_zeros(stated):
             wrong = 0
         if wrong <= BIT and is_next:
-            skipped, after = 0, after._replace(is_new=after.is_new and bool(wrong))  # the length vouches for the format, too
+            skipped = 0
+            if not wrong:  # the length vouches for the format, and for a short chain
+                after = after._replace(is_new=False, run=LONG_ENOUGH - 2)
         elif (wrong <= BIT and is_end) or (there.is_sound and (not wrong or (is_next and wrong == SHIFTED - DAMAGE))):
             skipped = min(left_out, PAYLOAD)
         elif not wrong:
