@@ -110,22 +110,19 @@ if TYPE_CHECKING:
     from kcli.format.legacy_message_set import LegacyBatch
     from kcli.log.reading.explanation import LogWitnesses
 
-# The cost of a path that cannot be.
-IMPOSSIBLE = 1 << 20
+    _Headers = dict[int, RecordBatch | LegacyBatch | None]
+
+IMPOSSIBLE = 1 << 20  # the cost of a path that cannot be
 # How many states of a place are followed; how many sound batches, and chains of them, are explained together.
-MOST_STATES = 4
-MOST_PLACES = 64
-MOST_RUNS = 12
+MOST_STATES, MOST_PLACES, MOST_RUNS = 4, 64, 12
 # After this number of sound batches that continue each other, which are too long for one record, the log surely goes on.
 LONG_RUN = 16
-# From this gap on the base offset behind it may be wrong by a bit.
-LEAST_FAR = 64
+LEAST_FAR = 64  # from this gap on the base offset behind it may be wrong by a bit
 # How many decisions and checks of single bytes are cached.
 MOST_CACHED = 64 * 1024
 # The cost in the budget of a position that looks like a sound batch, regardless of its size.
 CANDIDATE_COST_BYTES = 1024
-# How many entries of a file are searched behind (0.1 ms each), at least, and for how many bytes one more; a comparison counts
-# as many as steps through its places take. What is behind the last one, up to an entry of .index, is damage.
+# How many entries of a file are searched behind (0.1 ms each), at least, and for how many bytes one more; the steps of one.
 MOST_SEARCHES, BYTES_OF_SEARCH, STEPS_OF_SEARCH = 100_000, 512, 40
 # How many sound batches behind an entry are tried as its end: the log's next one, and what may be payload before it.
 MOST_ENDS = 16
@@ -134,7 +131,7 @@ NEAR_END_BYTES = 2 * 1024 * 1024
 # The largest size of a batch that is tried: more than the 100 MiB of Kafka's default socket.request.max.bytes.
 FARTHEST_END_BYTES = 128 * 1024 * 1024
 NEAR_BYTES = 64 * 1024
-# To search bytes for an offset takes so many times less than to compute their CRC and to parse what looks like a batch.
+# To search bytes for an offset takes an eighth of the time to compute their CRC and to parse what looks like a batch.
 FIND_SPEED = 8
 
 
@@ -297,13 +294,14 @@ class Resynchroniser:
         indexed = self._indexed_behind(position)
         limit = self._end if indexed is None else indexed
         sound: dict[int, _Place] = {}
-        headers: dict[int, RecordBatch | LegacyBatch | None] = {position: header_at(self._file, position)}
+        headers: _Headers = {position: header_at(self._file, position)}
         sized: list[RecordBatch] = []
         runs, run, expected, at, behind = 0, 0, -1, position + 1, position + 1
         single: tuple[_Place, _Place] | None = None  # the place before the last batch was joined to it, and that of the batch
         most, most_runs, entry = MOST_PLACES, MOST_RUNS, headers[position]
         stated = -1 if entry is None else position + entry.size_bytes
-        walk, latest = self._walk(_Place.of(position, stated, entry, is_sound=False)), -1
+        damaged = _Place.of(position, stated, entry, is_sound=False)
+        walk, latest = self._walk(damaged), -1
         while True:
             found = self._batches[legacy].first(at)
             start = limit if found is None else min(found[0], limit)
@@ -345,9 +343,17 @@ class Resynchroniser:
                 # The batch that the .index points at is a place in any case: it contradicts payload.
                 limit = at if indexed is None or is_sure else indexed
                 break
-        for one in sized:
-            if can_be_header(one) or one.end_position in sound or one.end_position == self._end:
-                headers.setdefault(one.position, one)
+        headers |= {one.position: headers.get(one.position, one) for one in sized if self._may_be_place(one, sound)}
+        return self._in_order(damaged, limit, indexed, headers, sound)
+
+    def _may_be_place(self, one: RecordBatch, sound: Mapping[int, _Place]) -> bool:
+        return can_be_header(one) or one.end_position in sound or one.end_position == self._end
+
+    def _in_order(
+        self, damaged: _Place, limit: int, indexed: int | None, headers: _Headers, sound: Mapping[int, _Place]
+    ) -> list[_Place]:
+        """Return the places of headers and sound batches in order, and the end of the search."""
+        position, stated = damaged.position, damaged.end
         for end, there in self._stated_ends(position, limit, headers, sound):
             headers.setdefault(end, there)
         places, behind = list[_Place](), position
@@ -362,7 +368,7 @@ class Resynchroniser:
         return places
 
     def _stated_ends(
-        self, position: int, limit: int, headers: Mapping[int, RecordBatch | LegacyBatch | None], sound: Mapping[int, _Place]
+        self, position: int, limit: int, headers: _Headers, sound: Mapping[int, _Place]
     ) -> list[tuple[int, RecordBatch]]:
         """Return (byte, header) of the ends that headers state, if a header is there and no sound batch is around."""
         found, starts = [], sorted(sound)
