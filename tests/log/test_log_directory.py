@@ -97,6 +97,22 @@ def test_paths_become_what_they_are(tmp_path: Path) -> None:
     ]
 
 
+def test_the_directory_of_a_cluster_is_its_log_directories(tmp_path: Path) -> None:
+    """Nodes have names as partitions of a topic have: taken for these, a check would find nothing and call it sound."""
+    cluster = tmp_path / "kcli-cluster"
+    for node in ("node-1", "node-2"):
+        make_partition(cluster / node / "t-0", [f"{0:020d}.log"])
+        (cluster / node / "meta.properties").write_text("version=1\n")
+    (cluster / "cluster.properties").write_text("")
+    (cluster / "node-1.properties").write_text("")
+    targets, problems = resolve_paths(DISK, [str(cluster), str(cluster / "node-2")])
+    assert problems == []
+    assert [(target.path, kind(target)) for target in targets] == [
+        (f"{cluster}/node-1", "log directory"),
+        (f"{cluster}/node-2", "log directory"),
+    ]
+
+
 STRAY = [f"{0:020d}.log", "server.log", "kafka-gc.log", "leader-epoch-checkpoint", "quorum-state", "partition.metadata"]
 
 

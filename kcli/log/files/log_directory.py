@@ -380,13 +380,14 @@ class PathProblem(NamedTuple):
 def resolve_paths(disk: Disk, paths: Iterable[str]) -> tuple[list[ResolvedPath], list[PathProblem]]:
     """Resolve paths of files, partition directories, log directories, or patterns (`*`, `?`, `[..]`) of these.
 
-    Return the targets in the given order, those of a pattern sorted, without duplicates; and the problems.
+    A directory of several log directories, as `kcli serve --brokers` makes for the nodes of a cluster, counts as these. Return
+    the targets in the given order, those of a pattern sorted, without duplicates; and the problems.
     """
     targets: list[ResolvedPath] = []
     problems: list[PathProblem] = []
     seen: set[str] = set()
     for path in paths:
-        for found in expand_pattern(disk, path):
+        for found in (one for match in expand_pattern(disk, path) for one in _nodes_of(disk, match)):
             if found in seen:
                 continue
             seen.add(found)
@@ -399,6 +400,18 @@ def resolve_paths(disk: Disk, paths: Iterable[str]) -> tuple[list[ResolvedPath],
             else:
                 problems.append(resolved)
     return targets, problems
+
+
+def _nodes_of(disk: Disk, path: str) -> list[str]:
+    """Return the log directories of nodes in a directory that is none itself, in the order of their names; else the path."""
+    try:
+        names = disk.list_directory(path) if disk.is_directory(path) else []
+        if FileKind.META_PROPERTIES.value in names:
+            return [path]
+        nodes = (join_path(path, name) for name in sorted(names))
+        return [one for one in nodes if disk.exists(join_path(one, FileKind.META_PROPERTIES.value))] or [path]
+    except OSError:
+        return [path]
 
 
 def _resolve(disk: Disk, path: str) -> ResolvedPath | PathProblem:
