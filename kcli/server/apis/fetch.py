@@ -37,6 +37,7 @@ answered with the offset at which its log diverges. From 16 on the answer to a w
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
+from functools import partial
 
 from kcli.log.errors import OffsetOutOfRangeError
 from kcli.log.rng import Random
@@ -60,7 +61,7 @@ from kcli.server.events import Connection, FileRegion
 from kcli.server.replication.partition import Partition, PartitionError
 from kcli.server.replication.purgatory import DelayedOperation, Purgatory
 from kcli.server.replication.replica import NO_EPOCH
-from kcli.server.replication.replica_manager import NO_REPLICA
+from kcli.server.replication.replica_manager import NO_REPLICA, ReplicaManager
 from kcli.server.scheduler import SliceBudget
 
 TOPIC_IDS_VERSION = 13
@@ -283,7 +284,7 @@ class _Fetch:
     def grown(self, targets: Iterable[FetchTarget]) -> list[Hashable]:
         """Return what the fetch is watched under, if it has changed since it was read."""
         if self.session is not None:
-            return [self.session] if any(target.change_count != target.read_count for target in targets) else []
+            return [self.session] if self.session.has_fresh else []
         known = {id(target): answer for target, answer in zip(self._plan.targets, self.answers)}
         grown: list[Hashable] = []
         for target in targets:
@@ -548,7 +549,7 @@ class _Fetch:
         elif plan.begins_session:
             for target, answer in answered:
                 target.has_news(answer)
-            on_mark = self._was_at_end if self.is_follower else None
+            on_mark = partial(_was_at_end, self._replica_manager, self._replica_id) if self.is_follower else None
             sessions, purgatory = self._handler.sessions, self.purgatory
             session_id = sessions.begin(plan.targets, self._uses_ids, now_ms, self._reader, purgatory, on_mark)
         has_failed = self._count(answers)
@@ -558,12 +559,6 @@ class _Fetch:
             endpoints = name_leaders(context, parts, FENCED_OR_NOT_LEADER)
             response.node_endpoints = [] if self.is_follower else endpoints  # followers know all brokers
         context.respond(response)
-
-    def _was_at_end(self, target: FetchTarget, last_fetch_ms: int) -> None:
-        """Note that the follower had all of a partition at its last fetch, which did not read it."""
-        partition = self._partition(target)
-        if partition is not None:
-            partition.follower_was_at_end(self._replica_id, last_fetch_ms)
 
     def _topics(self, answered: list[tuple[FetchTarget, Message]]) -> list[Message]:
         """Return the answers by topic; a topic is repeated if other topics come between its partitions."""
@@ -596,3 +591,10 @@ class _Fetch:
                 if answer.error_code:
                     topic.failed_fetch_requests += 1
         return has_failed
+
+
+def _was_at_end(replica_manager: ReplicaManager, broker_id: int, target: FetchTarget, last_fetch_ms: int) -> None:
+    """Note that a follower had all of a partition at its last fetch, which did not read it."""
+    partition = None if target.name is None else replica_manager.partition(target.name, target.partition.partition)
+    if partition is not None:
+        partition.follower_was_at_end(broker_id, last_fetch_ms)

@@ -250,6 +250,11 @@ class FetchSession:
         return list(fresh)
 
     @property
+    def has_fresh(self) -> bool:
+        """Whether a partition was marked since the last call of `take_fresh` or `marked`."""
+        return bool(self._fresh)
+
+    @property
     def has_unmarked(self) -> bool:
         """Whether there are partitions without news."""
         return len(self._marked) < len(self.targets)
@@ -334,6 +339,8 @@ class FetchSessionCache:
                 if known is None:
                     session.add(FetchTarget(name, partition))
                 else:
+                    if partition.current_leader_epoch != known.partition.current_leader_epoch:
+                        known.high_watermark = known.log_start_offset = -1  # a follower drops the answers of its last epoch
                     known.partition = partition
                     session.mark(known)
         for topic in request.forgotten_topics_data:

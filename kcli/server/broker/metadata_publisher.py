@@ -284,6 +284,10 @@ class MetadataPublisher:
             topic = self._metadata.image.topic(name)
             if topic is not None:
                 self._log_manager.update_topic_config(name, topic.partitions, self._topic_configs.log_config(name))
+                for index in topic.partitions:
+                    partition = self._replica_manager.partition(name, index)
+                    if partition is not None and partition.followers:
+                        partition.maybe_advance_high_watermark()  # min.insync.replicas may be lower
         return 1
 
     def _begin_work(self, now_ms: int) -> None:

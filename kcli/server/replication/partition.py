@@ -177,7 +177,8 @@ class Partition:
         """Apply the partition's registration in the metadata, unless it is older than the controller's last answer."""
         if registration.partition_epoch < self.partition_epoch:
             return
-        is_new_epoch, was_leader = registration.leader_epoch > self.leader_epoch, self.is_leader
+        epochs = registration.leader_epoch - self.leader_epoch
+        has_led = self.is_leader and epochs <= 1  # another broker may have led between
         if registration.partition_epoch > self.partition_epoch:
             self._change = None  # else the controller may still make it, and its members count
         self.leader_id = registration.leader
@@ -191,8 +192,8 @@ class Partition:
         if self.followers:
             self._host.has_followers(self)
         if self.is_leader and self.log is not None:
-            if is_new_epoch:
-                self._begin_epoch(self.log, is_new_leader=not was_leader)
+            if epochs > 0:
+                self._begin_epoch(self.log, is_new_leader=not has_led)
             self._advance_high_watermark(self.log)
         self._changed()
 
@@ -327,6 +328,11 @@ class Partition:
             self._host.log_has_grown(self)
         return info
 
+    def maybe_advance_high_watermark(self) -> None:
+        """Move the high watermark of a leader, if what kept it back is gone: a follower or a setting."""
+        if self.is_leader and self.log is not None:
+            self._advance_high_watermark(self.log)
+
     def _advance_high_watermark(self, log: UnifiedLog) -> None:
         """Move the high watermark as far as possible, and flush what keeps it back."""
         committable = log.committable_offset()
@@ -411,6 +417,7 @@ class Partition:
             self._host.isr_change_failed()
             if answer in _NOT_CHANGED:
                 self._change = None
+                self.maybe_advance_high_watermark()
             elif answer not in _MAYBE_CHANGED:
                 self._host.alter_isr(self, change)
         elif answer.leader_epoch == self.leader_epoch and answer.partition_epoch >= self.partition_epoch:

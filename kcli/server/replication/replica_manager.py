@@ -168,6 +168,8 @@ class ReplicaManager:
         for purgatory in self._committed_purgatories:
             if purgatory.has_watchers:
                 purgatory.check(key, now_ms)
+        if partition.followers:
+            self.follower_fetch_purgatory.mark(key)  # their next answers have it
 
     def low_watermark_moved(self, partition: Partition) -> None:
         """Check the DeleteRecords requests that wait for the log start offsets of followers."""
@@ -259,6 +261,7 @@ class ReplicaManager:
         led = [partition for partition in self.partitions.values() if partition.followers]
         for partition in led:
             partition.maybe_shrink_isr()
+            partition.maybe_advance_high_watermark()
         self._is_isr_checked = bool(led)
         if led:
             self._timer.schedule(now_ms + self.max_lag_ms // 2, self._check_isr)
