@@ -22,7 +22,7 @@ from kcli.server.events import DeadlineReached
 from kcli.server.replication.partition import Partition
 from kcli.state.image_records import new_record
 from tests.server.replication.test_leader import Node
-from tests.server.whole_node import START_MS, Pending, batch
+from tests.server.whole_node import START_MS, Pending, WholeNode, batch
 
 PARTITIONS = 2
 Key = tuple[str, int]
@@ -177,7 +177,7 @@ def run(directory: Path, seed: int, steps: int) -> None:
         reader = world.rng.choice(readers)
         if world.rng.random() < 0.6:
             world.happens()
-        pending = reader.ask(world.rng.choice((0, 0, 500)))
+        pending = reader.ask(world.rng.choice((0, 500, 500)))
         for _ in range(7):
             if pending.answer is not None:
                 break
@@ -198,6 +198,30 @@ def test_a_session_has_what_a_full_fetch_has(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(fetch, "MANY_PARTITIONS", least)
     monkeypatch.setattr(fetch, "_READ_US", 10_000)  # each read of a sliced fetch is a slice
     run(tmp_path / "data", seed, 60)
+
+
+def test_a_change_between_slices_wakes_the_fetch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition that the fetch does not read, since it had not changed, changes while the others are read."""
+    monkeypatch.setattr(fetch, "MANY_PARTITIONS", 1)
+    monkeypatch.setattr(fetch, "_READ_US", 10_000)
+    node = WholeNode(tmp_path / "data")
+    node.create_topic("u", 4)
+    session_id = 0
+    for epoch in range(3):
+        pending = node.fetch(
+            {("u", index): 0 for index in range(4)} if epoch == 0 else {}, session_id=session_id, session_epoch=epoch
+        )
+        node.until(lambda pending=pending: pending.answer is not None)
+        session_id = pending.result().session_id
+    waiting = node.fetch(
+        {("u", index): 0 for index in range(3)}, session_id=session_id, session_epoch=3, max_wait_ms=30_000, min_bytes=1
+    )
+    assert waiting.answer is None
+    began_ms = node.now_ms
+    node.produce("u", 3, batch(b"x"), acks=1)
+    node.until(lambda: waiting.answer is not None)
+    (topic,) = waiting.result().responses
+    assert [part.partition_index for part in topic.partitions] == [3] and node.now_ms - began_ms < 1000
 
 
 @pytest.mark.slow
