@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import termios
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -248,8 +248,12 @@ def test_the_nodes_end_with_their_parent(tmp_path: Path) -> None:
 def test_a_cluster_that_cannot_start(tmp_path: Path) -> None:
     """A port that another process has: the node's sentence, the others stop, exit code 2. The directory has one cluster at a
     time."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
+    with ExitStack() as sockets:
+        while True:  # the controllers' ports are 10,000 above those of the brokers
+            taken = sockets.enter_context(socket.socket())
+            taken.bind(("127.0.0.1", 0))
+            if taken.getsockname()[1] < 55_000:
+                break
         taken.listen()
         cluster = LocalCluster(tmp_path, 2, port=taken.getsockname()[1])
         try:
