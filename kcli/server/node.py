@@ -19,8 +19,10 @@ the effects in the order of the list.
                without which the voters of a quorum could not elect a leader; a node that is only a controller is ready
                -> the broker has applied what the leader had committed -> its logs are loaded, a slice in each step -> it
                registers and is unfenced -> `is_ready`: the shell opens the other listeners
-    stop       the controller approves the shutdown of the broker -> its logs are closed, a slice in each step -> another voter
-               leads, if there are several, or 5 s have passed -> the metadata log is closed -> `is_stopped`
+    stop       the controller approves the shutdown of the broker, which serves until then -> its listeners and logs are closed,
+               a slice in each step -> another voter leads, if there are several, or 5 s have passed -> the metadata log is
+               closed -> `is_stopped`. A controller that leads serves all brokers until another one does: one that could not
+               connect would be fenced
     failure    an exception leaves `handle` or `start`: the node has ended, and its shell must not call it any more
 
     word                                   true when                                                    read by
@@ -32,7 +34,7 @@ the effects in the order of the list.
     Node.is_ready                          the node serves: has_been_unfenced; of a node that is only   the shell's ready
                                            a controller is_controller_ready                             line
     Node.is_open(listener)                 is_controller_ready for a controller's listener, is_ready    the shell: accepts
-                                           for any other one                                            connections
+                                           for any other one, until the broker takes no more requests   connections
     Node.is_stopped                        the logs and the metadata log are closed                     the shell: ends
 """
 
@@ -118,8 +120,10 @@ class Node:
         return self.is_controller_ready if self.broker is None else self.broker.lifecycle.has_been_unfenced
 
     def is_open(self, listener: str) -> bool:
-        """Return whether the shell may accept connections to a listener by now."""
-        return self.is_controller_ready if listener in self._controller_listeners else self.is_ready
+        """Return whether the shell accepts connections to a listener now."""
+        if listener in self._controller_listeners:
+            return self.is_controller_ready
+        return self.is_ready and (self.broker is None or self.broker.router.is_open)
 
     # ------------------------------------------------------------------------------------------------ events and effects
 

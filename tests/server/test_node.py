@@ -28,6 +28,19 @@ def test_the_controllers_listeners_open_before_the_brokers(tmp_path: Path) -> No
     node.stop()
 
 
+def test_listeners_close_after_what_they_serve(tmp_path: Path) -> None:
+    """The broker's when its shutdown is approved, the controller's not before the node has left the quorum."""
+    node = WholeNode(tmp_path / "data")
+    stopped: list[int] = []
+    held = node.node.stop(node.now_ms, stopped.append)
+    assert node.node.is_open("CONTROLLER") and node.node.is_open("PLAINTEXT")
+    node._do(held)
+    node.until(lambda: bool(stopped))
+    assert node.node.is_open("CONTROLLER") and not node.node.is_open("PLAINTEXT")
+    node._do(node.node.leave_quorum(node.now_ms))
+    assert node.node.is_stopped
+
+
 def test_a_node_that_is_only_a_controller_is_ready_with_its_log(tmp_path: Path) -> None:
     """`kcli serve` refuses one as yet; the node itself starts, serves its listener and stops."""
     settings = (

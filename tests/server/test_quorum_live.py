@@ -256,6 +256,43 @@ def test_three_nodes_that_are_both(tmp_path: Path) -> None:
 
 
 @pytest.mark.ci
+def test_a_leader_that_stops_serves_until_its_broker_has_stopped(tmp_path: Path) -> None:
+    """New connections to its controller and its broker succeed while its shutdown is not approved. They were refused from the
+    signal on: brokers that had no connection to a leader elected a moment ago were fenced, although they were healthy."""
+    ports, broker_ports = free_ports(3), free_ports(3)
+    settings = (*BROKER, "broker.session.timeout.ms=120000")  # the broker that is paused is not fenced
+    nodes = [
+        Controller(tmp_path, node_id, ports, kcli_command(), *settings, broker_port=port)
+        for node_id, port in enumerate(broker_ports, 1)
+    ]
+    with Quorum([node.format_by_kcli() for node in nodes]) as quorum:
+        leader = quorum.elected()
+        wait_for(lambda: all("is ready" in one.log() for one in nodes))
+        paused, other = (one for one in nodes if one is not leader)
+        with Admin({"bootstrap.servers": other.bootstrap}) as admin:
+            replicas = [leader.node_id, other.node_id]
+            value_of(admin.create_topics([NewTopic("t", assignments={0: replicas})])["t"])
+            wait_for(lambda: leaders_of(admin, "t") == {0: leader.node_id})
+            assert paused.process is not None
+            assert leader.process is not None
+            paused.process.send_signal(signal.SIGSTOP)
+            try:
+                leader.process.send_signal(signal.SIGTERM)
+                # The shutdown is not approved before the paused broker has applied that the partition has another leader.
+                wait_for(lambda: leaders_of(admin, "t") == {0: other.node_id})
+                where = addresses([ports[leader.node_id - 1]])
+                with Admin({"bootstrap.controllers": where}) as new, Admin({"bootstrap.servers": leader.bootstrap}) as client:
+                    assert new.describe_metadata_quorum().leader_id == leader.node_id
+                    assert leaders_of(client, "t") == {0: other.node_id}
+            finally:
+                paused.process.send_signal(signal.SIGCONT)
+            assert leader.ended()[0] == 0
+        quorum.elected()  # of those that are left
+    assert not any("is fenced" in one.log() for one in nodes)
+    assert faults(nodes) == []
+
+
+@pytest.mark.ci
 def test_nodes_that_are_not_of_the_cluster_end(tmp_path: Path) -> None:
     """Formatted for another cluster, or with the node.id of a broker that runs: exit code 2 and a sentence; the others serve
     on. They waited for ever, and said too little."""

@@ -117,10 +117,9 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._armed_ms: int | None = None
         self._is_due = False
-        self._acceptors: list[Acceptor] = []
+        self._acceptors: dict[str, Acceptor] = {}  # by open listener
         self._idle_timer: asyncio.TimerHandle | None = None
         self._computer: ThreadPoolExecutor | None = None
-        self._is_stopping = False
 
     # -------------------------------------------------------------------------------------------------- the node's loop
 
@@ -298,7 +297,7 @@ class Driver:
             return ClientConnection(self, Connection(self._connection_id(), listener, host, port), self.loop)
 
         self.of_listener(listener)
-        self._acceptors.append(Acceptor(bound, self.quotas, serve))
+        self._acceptors[listener] = Acceptor(bound, self.quotas, serve)
         if self._idle_timer is None and self.quotas.limits.max_idle_ms > 0:
             self._close_idle_clients()
 
@@ -351,23 +350,22 @@ class Driver:
         return self.listeners.setdefault(listener, ListenerMetrics())
 
     def log_closing(self, connection: Connection, reason: str) -> None:
-        """Log why a connection is closed, unless the node stops and closes them all."""
-        if self._is_stopping:
+        """Log why a connection is closed, unless its listener is closed and all of them end."""
+        if connection.listener not in self._acceptors:
             return
         peer = str(PeerAddress(connection.client_host, connection.client_port))
         text = f"closing the connection of {peer} to {connection.listener}: {reason}"
         self.log(WarningLine(text, peer=peer, listener=connection.listener, error=reason))
 
-    def stop_listening(self) -> None:
-        """Accept no more connections."""
-        self._is_stopping = True
-        for acceptor in self._acceptors:
-            acceptor.close()
+    def stop_listening(self, is_open: Callable[[str], bool]) -> None:
+        """Accept no more connections on the listeners for which `is_open` returns False."""
+        for listener in [listener for listener in self._acceptors if not is_open(listener)]:
+            self._acceptors.pop(listener).close()
 
     def close(self) -> None:
         """Close all connections; the node gets no more events."""
         self._is_closed = True
-        self.stop_listening()
+        self.stop_listening(lambda listener: False)
         for timer in (self._timer, self._idle_timer, self._stalled_timer):
             if timer is not None:
                 timer.cancel()

@@ -6,7 +6,8 @@ bind       all addresses are bound, so that one that is in use is reported befor
            metrics, too); clients that connect now wait in the backlog
 start      the metadata log is opened and the controller's listeners are opened; the broker loads its logs and registers
 ready      the other listeners are opened, and a line of the log says so
-signal     the first stops the node in order, a second one ends the process at once; SIGHUP is ignored
+signal     the first stops the node in order, a second one ends the process at once; SIGHUP is ignored. The broker's
+           listeners are closed once its shutdown is approved, the controller's at the end
 stopped    the last line of the log says so, and the process ends with exit code 0
 failure    a node that fails ends the process: exit code 2 if its disk or its cluster is the cause, 1 for a fault of kcli
 """
@@ -260,7 +261,8 @@ class Server:
             self.log(WarningLine(f"{error}; the limits of connections stay as they are", error=str(error)))
 
     def _node_changed(self) -> None:
-        """Open the listeners that the node can serve by now, or end."""
+        """Open the listeners that the node can serve by now, close those that it serves no more, or end."""
+        self.driver.stop_listening(self.node.is_open)
         for name in [name for name in self._sockets if self.node.is_open(name)]:
             self.driver.listen(name, self._sockets.pop(name))
         if self.node.is_ready and self._on_ready is not None:
@@ -329,7 +331,6 @@ class Server:
             os._exit(1)
         self._stopping_since = time.monotonic()
         self.log(Line(f"{why}: stopping", signal=why))
-        self.driver.stop_listening()
         self.driver.step(self.node.stop)
 
     def _stop_broker(self) -> None:
