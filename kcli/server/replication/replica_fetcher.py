@@ -28,7 +28,8 @@ A throttled partition that is behind is not asked for while follower.replication
                                that both have of it. Otherwise to the end of the epoch before, and asked again (KIP-279)
     OFFSET_OUT_OF_RANGE        ListOffsets asks for the leader's end; a log behind it is truncated to it. Otherwise for its
                                start; a log before it begins again there, any other goes on at its end
-    FENCED_LEADER_EPOCH        failed: this broker has the older metadata
+    FENCED_LEADER_EPOCH        failed: this broker has the older metadata; logged at DEBUG, as it happens to many partitions
+                               with each election
     any other error, corrupt   Delayed
       or impossible records
     an error of the disk       failed
@@ -60,7 +61,7 @@ from kcli.protocol.apis import API_KEYS, FETCH, LIST_OFFSETS
 from kcli.protocol.message import Message
 from kcli.server.config.dynamic_config import DynamicConfig
 from kcli.server.config.server_config import ServerConfig
-from kcli.server.log_lines import Line, WarningLine
+from kcli.server.log_lines import DebugLine, Line, WarningLine
 from kcli.server.metrics.broker_metrics import BrokerMetrics
 from kcli.server.replication.partition import Partition
 from kcli.server.replication.replica_manager import ReplicaManager
@@ -538,7 +539,8 @@ class ReplicaFetcher:
             self._want_offset(follower, _LATEST)
         elif code == error_codes.FENCED_LEADER_EPOCH:
             text = f"broker {self.leader_id} has a later leader epoch of {follower.name} than {follower.leader_epoch}"
-            self._manager.fail(follower, Line(f"{text}: it is copied again with newer metadata", **follower_fields(follower)))
+            text = f"{text}: it is copied again with newer metadata"
+            self._manager.fail(follower, DebugLine(text, **follower_fields(follower)))
         elif code == error_codes.OFFSET_MOVED_TO_TIERED_STORAGE:
             self._manager.fail(follower, "the leader has moved its records to tiered storage, which kcli does not serve")
         else:

@@ -467,7 +467,10 @@ class Supervisor:
         }
 
     def _leader(self) -> int | None:
-        """Return the leader of the quorum, as the controller with the highest epoch has it on its disk; None if it has none."""
+        """Return the leader of the quorum, as the controller with the highest epoch has it on its disk.
+
+        None if it has none, or one that does not run: a voter that finds no majority keeps the last leader on its disk.
+        """
         found = [(-1, -1)]
         for node in self._layout.controllers:
             if self._members[node.node_id].pid is not None:
@@ -476,4 +479,4 @@ class Supervisor:
                     state = decode_quorum_state(self._disk.read_file(path, MAX_TEXT_FILE_BYTES))
                     found.append((state.leader_epoch, state.leader_id))
         leader_id = max(found)[1]
-        return leader_id if leader_id >= 0 else None
+        return leader_id if leader_id in self._members and self._members[leader_id].pid is not None else None

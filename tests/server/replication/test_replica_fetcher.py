@@ -391,13 +391,16 @@ def test_errors_of_a_partition_delay_it(node: WholeNode, leaders: Leaders, code:
 
 
 def test_a_fenced_epoch_waits_for_the_next_one(node: WholeNode, leaders: Leaders) -> None:
-    """The leader has newer metadata than this broker, which counts the partition as failed until it has it, too."""
+    """The leader has newer metadata than this broker, which counts the partition as failed until it has it, too. Nothing is
+    logged at INFO: there was a line for each partition at each election."""
     place(node)
+    lines = list(node.lines)
     code = error_codes.FENCED_LEADER_EPOCH
     leaders.answer(leaders.next(), fetched({("t", 0): part(0, error_code=code, high_watermark=-1)}))
     node.advance(10 * BACKOFF_MS)
     assert leaders.waiting == []
     assert list(fetchers(node).failed) == [("t", 0)]
+    assert node.lines == lines
     place(node, epoch=1)
     assert leaders.next().partitions()["t", 0].current_leader_epoch == 1
     assert not fetchers(node).failed
