@@ -160,8 +160,9 @@ class ReplicaManager:
         return self._timer.clock_ms
 
     def high_watermark_moved(self, partition: Partition) -> None:
-        """Check everything that waits for the high watermark of a partition."""
+        """Check everything that waits for the high watermark of a partition; followers get it with their next answer."""
         key, now_ms = partition.key, self._timer.clock_ms
+        self.follower_fetch_purgatory.mark(key)
         watcher = self._high_watermark_watchers.get(partition.topic)
         if watcher is not None:
             watcher(partition)

@@ -129,6 +129,21 @@ def test_a_fetch_waits_for_its_bytes_and_not_for_the_high_watermark(node: Node) 
     assert node.broker.replica_manager.follower_fetch_purgatory.size == 0
 
 
+def test_a_session_gets_the_high_watermark_that_another_follower_moves(node: Node) -> None:
+    """The follower that has all records is sent the high watermark later; it kept the old one until the next record."""
+    node.produce("t", 0, ONE, acks=1)
+    began = node.follow({KEY: 1}, 2, session_epoch=0)
+    assert only(began).high_watermark == 0
+    session_id = began.result().session_id
+    assert node.follow({}, 2, session_id=session_id, session_epoch=1).result().responses == []
+    waiting = node.follow({}, 2, session_id=session_id, session_epoch=2, max_wait_ms=500)
+    node.replicated(1, 3)
+    assert waiting.answer is None
+    node.advance(500)
+    assert only(waiting).high_watermark == 1
+    assert node.follow({}, 2, session_id=session_id, session_epoch=3).result().responses == []
+
+
 def test_a_follower_reads_on_in_an_older_segment(tmp_path: Path) -> None:
     node = Node(tmp_path / "data", segment_bytes="1048576")
     large = batch(b"x" * 500_000)
