@@ -182,7 +182,7 @@ def _add_voter_changes(actions: Actions) -> None:
     adding.add_argument(
         "--config", metavar="FILE", required=True, help="the server.properties of the controller, on its machine"
     )
-    help_text = "make a voter of the quorum an observer, so that it can be stopped"
+    help_text = "make a voter of the quorum an observer; stop it first if it has controller.quorum.auto.join.enable"
     removing = add_action(actions, "remove-controller", _remove_controller, help_text, takes_controllers=True)
     removing.add_argument("--controller-id", metavar="ID", type=_node_id, required=True, help="the node id of the voter")
     removing.add_argument(

@@ -92,6 +92,10 @@ def test_controllers_are_administered_without_a_broker(tmp_path: Path, capfd: py
         assert main(["cluster", "remove-controller", *name, *where]) == 1
         assert "VOTER_NOT_FOUND" in capfd.readouterr().err
         assert value_of(admin.describe_configs([default])[default])["log.retention.ms"].value == "5"
+        lines = "".join(one.log() for one in controllers)
+    for node_id in (2, 3):
+        assert lines.count(f"node {node_id} becomes a voter of the metadata quorum; its voters are 1, 2") == 1
+    assert lines.count(f"node {before.leader_id} is no voter any more of the metadata quorum") == 1
     assert faults(controllers) == []
 
 

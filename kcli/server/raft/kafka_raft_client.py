@@ -32,7 +32,7 @@ A disk error on the metadata log ends the part that this node takes in the quoru
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -49,7 +49,7 @@ from kcli.network.timing_wheel import Timer, TimerTask
 from kcli.protocol import error_codes
 from kcli.protocol.control_records import ControlRecord
 from kcli.protocol.message import Message
-from kcli.server.log_lines import FailureLine, WarningLine
+from kcli.server.log_lines import FailureLine, Line, WarningLine
 from kcli.server.metrics.sampled import Latency, Sampled
 from kcli.server.outstanding import FlushCallback
 from kcli.server.raft.consensus import NotLeaderError as NotLeaderError
@@ -89,7 +89,7 @@ from kcli.server.raft.metadata_batches import EncodedRecords, MetadataBatch
 from kcli.server.raft.metadata_log import FETCHED_PART, MetadataLog, MetadataLogConfig, MetadataLogError
 from kcli.server.raft.quorum_state import NEVER_MS, QuorumState, QuorumStateStore, Role, quorum_state_data, stored_election
 from kcli.server.raft.replica import RaftCoreConfig, is_real_snapshot
-from kcli.server.raft.voter_set import address_on, find_voter
+from kcli.server.raft.voter_set import address_on, find_voter, voter_ids
 from kcli.server.raft.wire import Wire, api_key_of, read_answer, read_request, write_answer, write_request
 from kcli.server.scheduler import Scheduler, Work
 
@@ -504,12 +504,21 @@ class KafkaRaftClient:
             self._logged_leader = leader
             self._report(f"node {quorum.leader_id} leads epoch {quorum.epoch} of the metadata quorum")
         if self.voters != self._seen_voters:
+            if quorum.is_leader and self._seen_voters:
+                self._report_voters(voter_ids(self._seen_voters), voter_ids(self.voters))
             self._seen_voters = self.voters
             self._check_directory()
         role = (quorum.role, quorum.epoch)
         if role != self._role:
             self._role = role
             self.metrics.role_taken(role[0], now_ms)
+
+    def _report_voters(self, before: Collection[int], now: Collection[int]) -> None:
+        """Log which nodes became voters, or are voters no more: a controller may join without a command (KIP-1186)."""
+        for node_id in sorted(set(before) ^ set(now)):
+            change = "becomes a voter" if node_id in now else "is no voter any more"
+            voters = ", ".join(map(str, now))
+            self._report(Line(f"node {node_id} {change} of the metadata quorum; its voters are {voters}", node=node_id))
 
     def _check_directory(self) -> None:
         """Log that this node is a voter with another directory, for example after its disk was exchanged."""
