@@ -120,6 +120,7 @@ class Driver:
         self._acceptors: dict[str, Acceptor] = {}  # by open listener
         self._idle_timer: asyncio.TimerHandle | None = None
         self._computer: ThreadPoolExecutor | None = None
+        self.is_stopping = False  # set by the owner of the node
 
     # -------------------------------------------------------------------------------------------------- the node's loop
 
@@ -350,8 +351,8 @@ class Driver:
         return self.listeners.setdefault(listener, ListenerMetrics())
 
     def log_closing(self, connection: Connection, reason: str) -> None:
-        """Log why a connection is closed, unless its listener is closed and all of them end."""
-        if connection.listener not in self._acceptors:
+        """Log why a connection is closed, unless the node stops and all of them end."""
+        if self.is_stopping:
             return
         peer = str(PeerAddress(connection.client_host, connection.client_port))
         text = f"closing the connection of {peer} to {connection.listener}: {reason}"

@@ -331,6 +331,7 @@ class Server:
             os._exit(1)
         self._stopping_since = time.monotonic()
         self.log(Line(f"{why}: stopping", signal=why))
+        self.driver.is_stopping = True
         self.driver.step(self.node.stop)
 
     def _stop_broker(self) -> None:
@@ -338,6 +339,7 @@ class Server:
         supervised = self._supervised
         if self._stopping_since is None and supervised is not None:
             self._stopping_since = time.monotonic()
+            self.driver.is_stopping = True
             self.driver.step(lambda now_ms: self.node.stop(now_ms, lambda _: supervised.report(Supervised.BROKER_STOPPED)))
 
 

@@ -411,6 +411,7 @@ def test_when_the_node_stops_nobody_is_let_in_and_nothing_is_said_of_each() -> N
         client = await shell.connect()
         shell.node.serve = lambda event: [CloseConnection(event.connection, "the broker stops")]
         await shell.until(lambda: shell.driver.connection_count == 1)
+        shell.driver.is_stopping = True
         shell.driver.stop_listening(lambda listener: False)
         with pytest.raises(OSError):
             await shell.connect()
