@@ -162,15 +162,14 @@ class ReplicaManager:
     def high_watermark_moved(self, partition: Partition) -> None:
         """Check everything that waits for the high watermark of a partition; followers get it with their next answer."""
         key, now_ms = partition.key, self._timer.clock_ms
-        self.follower_fetch_purgatory.mark(key)
+        if partition.followers:
+            self.follower_fetch_purgatory.mark(key)
         watcher = self._high_watermark_watchers.get(partition.topic)
         if watcher is not None:
             watcher(partition)
         for purgatory in self._committed_purgatories:
             if purgatory.has_watchers:
                 purgatory.check(key, now_ms)
-        if partition.followers:
-            self.follower_fetch_purgatory.mark(key)  # their next answers have it
 
     def low_watermark_moved(self, partition: Partition) -> None:
         """Check the DeleteRecords requests that wait for the log start offsets of followers."""
