@@ -6,14 +6,17 @@ effects, which a shell executes (kcli.client.shell, or the simulator); it never 
     call                   destination
     ---------------------  ------------------------------------------------------------------------------------------------
     `send(node_id, ...)`   a broker; `COORDINATOR` connections are apart from `DATA`, so that no fetch delays a heartbeat
-    `send_to_any(...)`     the broker with the fewest requests under way that does not back off (Kafka: leastLoadedNode);
+    `send_to_any(...)`     the broker with the fewest requests under way that does not back off (Kafka: leastLoadedNode),
+                           and whose connections did not fail; TIMED_OUT, to be sent to another one, if the connection is
+                           not set up within HURRIED_SETUP_MS;
                            before the first metadata, an address of bootstrap.servers; the next one if it has not
                            answered within HURRIED_SETUP_MS (kcli.network.peer_connection)
 
     the metadata are asked for           when
     -----------------------------------  ----------------------------------------------------------------------------------
-    at once                              `request_update`, or a connection ended; but not while a request is under way, nor
-                                         within retry.backoff.ms (growing to retry.backoff.max.ms) of the last one
+    at once                              `request_update`, or a connection ended or is not set up within HURRIED_SETUP_MS;
+                                         but not while a request is under way, nor within retry.backoff.ms (growing to
+                                         retry.backoff.max.ms) of the last one
     each metadata.max.age.ms             otherwise
     again                                a topic that was asked for has an error that may pass, or no leader; for one with an
                                          error that stays, a consumer requests the update when its application got the error
@@ -47,7 +50,7 @@ from kcli.client.errors import (
 from kcli.client.metadata import Metadata, controllers_request
 from kcli.log.rng import Random
 from kcli.log.wall_time import WallTime
-from kcli.network.events import ClientEffect, ClientEvent, NodeRole, PeerAddress, PeerClosed, PeerNode, TokenObtained
+from kcli.network.events import ClientEffect, ClientEvent, NodeRole, Peer, PeerAddress, PeerClosed, PeerNode, TokenObtained
 from kcli.network.peer_request import Answer, AnswerCallback, AuthenticationFailure, InvalidRequest, PeerFailure, Request
 from kcli.network.peers import Peers, PeerSettings
 from kcli.network.security import PLAINTEXT, Security
@@ -105,6 +108,7 @@ class NetworkClient:
             obtain_token=self.effects.append,
             on_refusal=self._refused,
         )
+        self.peers.on_unready = self._connection_failed
         self._refusal_listeners: list[RefusalListener] = []
         self._bootstrap = [parse_address(text) for text in controllers or config.bootstrap_servers]
         if len(self._bootstrap) > 1:
@@ -129,13 +133,17 @@ class NetworkClient:
             # What was to be sent on that connection fails now, and must not be sent on the next one.
             self.effects[:] = [effect for effect in self.effects if effect.peer != event.peer]
             self.peers.peer_closed(event, now_ms)
-            if event.peer.listener != BOOTSTRAP:
-                self.request_update()
+            self._connection_failed(event.peer)
         elif isinstance(event, TokenObtained):
             self.peers.token_obtained(event, now_ms)
         else:
             self.peers.response_received(event, now_ms)
         self.timer.advance(now_ms)
+
+    def _connection_failed(self, peer: Peer) -> None:
+        """Have the metadata asked for: other brokers may lead the partitions of one that does not answer."""
+        if peer.listener != BOOTSTRAP:
+            self.request_update()
 
     def advance(self, now_ms: int) -> None:
         """Run what is due."""
@@ -188,7 +196,10 @@ class NetworkClient:
         """Send a request to any broker, as `send`."""
         destination, connection = self._least_loaded()
         deadline_ms = self.timer.clock_ms + (self.config.request_timeout_ms if timeout_ms is None else timeout_ms)
-        self.peers.send(destination, connection, api_key, request, callback, deadline_ms, max_version=max_version)
+        is_for_any = connection != BOOTSTRAP and len(self.metadata.nodes) > 1
+        self.peers.send(
+            *(destination, connection, api_key, request, callback, deadline_ms), max_version=max_version, is_for_any=is_for_any
+        )
 
     def make_ready(self, node_id: int, connection: str = DATA) -> bool:
         """Return whether a request to a broker would be sent at once; if it would not, begin to connect (Kafka: ready)."""
@@ -267,8 +278,9 @@ class NetworkClient:
             known = [one for one in known if self.peers.failure_count(*one) == fewest]
             usable = [one for one in known if not self.peers.is_backing_off(*one)]
         candidates = usable or known
-        fewest = min(self.peers.in_flight_count(*one) for one in candidates)
-        candidates = [one for one in candidates if self.peers.in_flight_count(*one) == fewest]
+        for count in (self.peers.failure_count, self.peers.in_flight_count):
+            fewest = min(count(*one) for one in candidates)
+            candidates = [one for one in candidates if count(*one) == fewest]
         return candidates[int(self.rng.random() * len(candidates))]
 
     # --------------------------------------------------------------------------------------------------------- metadata

@@ -26,6 +26,9 @@
     attempt would fail as well                -> BACKING_OFF
     deadline of a request        any          the answer is TIMED_OUT; if it was sent, the connection is closed, since later
                                               answers would wait too -> BACKING_OFF
+    HURRIED_SETUP_MS are over,   NEGOTIATING, requests that any peer can answer (`is_for_any`) are answered TIMED_OUT, and
+    and again after such a time  AUTHENTICA-  `on_unready` is called: a client asks for metadata, since a broker that does not
+                                 TING         answer loses its partitions. It is called for each connection that is closed here
     the backoff is over          BACKING_OFF  -> IDLE, and on as after a send if requests wait
     max_idle_ms without answers  READY        nothing is under way: the connection is closed -> IDLE
     another address in metadata  any          the old connection is closed as by PeerClosed; a new one is made at once
@@ -64,6 +67,7 @@ CLIENT_SOFTWARE_NAME = "kcli"
 CLOSES_OF_A_REFUSAL = 3
 # The time to set up a connection for which there is another address, at first; it doubles with each failure. A server that
 # accepts connections and does not answer would otherwise take all the time of a caller, whose timeout may be as long.
+# A client does not wait longer for a broker, either, before it asks another one, also about the leaders of partitions.
 HURRIED_SETUP_MS = 1000
 _SETUP_APIS = (API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE)
 # The part of a session's lifetime after which a client authenticates again: at random from 85 to 95 %, as Kafka's.
@@ -103,6 +107,7 @@ class PeerConnection:
         self._sent: dict[int, PeerRequest] = {}
         self._last_answer_ms = 0
         self._idle_task: TimerTask | None = None
+        self._unready_task: TimerTask | None = None
         self._login: SaslLogin | None = None
         self._reauthenticate_ms: int | None = None  # when the next request waits for another authentication
         self._reauthentication_began_ms: int | None = None  # on this connection
@@ -159,6 +164,19 @@ class PeerConnection:
         self._state = _State.NEGOTIATING
         self._has_answered = False
         self._ask_versions(API_KEYS[API_VERSIONS].highest_version)
+        if self._peers.on_unready is not None:
+            self._unready_task = self._peers.timer.schedule(self._peers.timer.clock_ms + HURRIED_SETUP_MS, self._still_unready)
+
+    def _still_unready(self, now_ms: int) -> None:
+        self._unready_task = self._peers.timer.schedule(now_ms + HURRIED_SETUP_MS, self._still_unready)
+        failed = [one for one in self._waiting if one.is_for_any]
+        self._waiting = deque(one for one in self._waiting if not one.is_for_any)
+        self._fail(failed, now_ms, PeerFailure.TIMED_OUT)
+        self._report_unready()
+
+    def _report_unready(self) -> None:
+        if self._peers.on_unready is not None:
+            self._peers.on_unready(self.peer)
 
     def _register(self, request: PeerRequest, deadline_ms: int) -> None:
         request.request_id = self._peers.outstanding.add(partial(self._answered, request))
@@ -252,6 +270,8 @@ class PeerConnection:
             self._peers.log(Line(f"connected to {self._name()} again", peer=self._name()))
         self._failures = 0
         self._end_reason = None
+        if self._unready_task is not None:
+            self._unready_task.cancel()
         self._begin_idle_check(now_ms)
         self._advance()
 
@@ -376,6 +396,7 @@ class PeerConnection:
         """Close the connection because the peer does not do what it should."""
         self._peers.effects.append(ClosePeer(self.peer))
         self.disconnected(reason, now_ms, closing)
+        self._report_unready()
 
     def disconnected(self, reason: str, now_ms: int, closing: Closing = Closing.ENDED) -> None:
         """Take the end of the connection: answer what was sent, and connect again after the backoff."""
@@ -418,8 +439,9 @@ class PeerConnection:
         if self._login is not None:
             self._login.abandon()
             self._login = None
-        if self._idle_task is not None:
-            self._idle_task.cancel()
+        for task in (self._idle_task, self._unready_task):
+            if task is not None:
+                task.cancel()
 
     def _fail(self, requests: list[PeerRequest], now_ms: int, failure: PeerFailure = PeerFailure.DISCONNECTED) -> None:
         for request in requests:

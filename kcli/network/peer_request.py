@@ -71,16 +71,23 @@ Request = Message | Callable[[int], Message]
 class PeerRequest:
     """One request on a connection: waiting, or sent in `version`."""
 
-    __slots__ = ("api", "callback", "deadline", "has_answer", "max_version", "message", "request_id", "version")
+    __slots__ = ("api", "callback", "deadline", "has_answer", "is_for_any", "max_version", "message", "request_id", "version")
 
     def __init__(
-        self, api: Api, message: Request, callback: AnswerCallback, has_answer: bool = True, max_version: int | None = None
+        self,
+        api: Api,
+        message: Request,
+        callback: AnswerCallback,
+        has_answer: bool = True,
+        max_version: int | None = None,
+        is_for_any: bool = False,
     ) -> None:
         self.api = api
         self.message = message
         self.callback = callback
         self.has_answer = has_answer
         self.max_version = max_version
+        self.is_for_any = is_for_any
         self.request_id = 0
         self.version = -1
         self.deadline: TimerTask | None = None

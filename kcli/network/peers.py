@@ -87,6 +87,9 @@ class Peers:
         self.obtain_token = obtain_token
         self.on_refusal = on_refusal
         self.has_worked = False  # a request of a caller has had an answer
+        # Called when a connection is not set up within HURRIED_SETUP_MS, again after each such time, and when one is closed.
+        # The end that PeerClosed reports is not among them.
+        self.on_unready: Callable[[Peer], None] | None = None
         # The listener whose connections are aborted early if they are not set up, since there are other addresses.
         self.hurried_listener: str | None = None
         self.outstanding = Outstanding[bytes | bytearray | PeerFailure]()
@@ -107,14 +110,16 @@ class Peers:
         deadline_ms: int,
         has_answer: bool = True,
         max_version: int | None = None,
+        is_for_any: bool = False,
     ) -> None:
         """Send a request; `callback(answer, now_ms)` is called once, later, at the latest at `deadline_ms` (the timer's time).
 
         `max_version` is for values that later versions do not have, such as a topic's name. A Produce with acks=0 has no
-        answer: its callback gets an empty response as soon as the operating system has it.
+        answer: its callback gets an empty response as soon as the operating system has it. One that another peer could answer
+        as well (`is_for_any`) is answered TIMED_OUT if the connection is not set up within HURRIED_SETUP_MS.
         Raises MessageError for a request to the node itself that cannot be encoded.
         """
-        request = PeerRequest(API_KEYS[api_key], message, callback, has_answer, max_version)
+        request = PeerRequest(API_KEYS[api_key], message, callback, has_answer, max_version, is_for_any)
         if self.is_self(destination):
             self._send_to_itself(Peer(destination, listener, None), request)
             return

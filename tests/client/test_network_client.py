@@ -16,6 +16,7 @@ from kcli.client.errors import ConfigError
 from kcli.client.metadata import LeaderIdAndEpoch, Node
 from kcli.client.network_client import NetworkClient
 from kcli.network.events import PeerAddress, PeerClosed, ResponseReceived, SendRequest
+from kcli.network.peer_request import PeerFailure
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, API_VERSIONS, METADATA
 from kcli.protocol.framing import encode_response, read_request_header
@@ -49,12 +50,17 @@ class Brokers:
         self.lines: list[str] = []
         self.client = NetworkClient(config, random.Random(1), self.lines.append, self.now_ms)
         self.requests: list[tuple[SendRequest, int, int]] = []
+        self.silent: set[str] = set()  # hosts that accept connections and never answer
+        self.silent_requests = 0
 
     def asked(self) -> list[str]:
         """Take the requests -> the hosts that they went to."""
         while effects := self.client.take_effects():
             for effect in effects:
                 if not isinstance(effect, SendRequest):
+                    continue
+                if effect.peer.address is not None and effect.peer.address.host in self.silent:
+                    self.silent_requests += 1
                     continue
                 key, version, *_ = read_request_header(effect.frame[4:])
                 if key == API_VERSIONS:
@@ -176,6 +182,40 @@ def test_a_connection_that_ends_has_the_metadata_asked_for() -> None:
     brokers.fail()
     brokers.wait(150)
     assert brokers.asked() == ["b1"]  # b2 backs off
+
+
+def test_a_broker_that_accepts_connections_and_never_answers_has_the_metadata_asked_for() -> None:
+    """Each second while it is connected to, and when that ends; the request itself waits socket.connection.setup.timeout.ms."""
+    brokers = started(config=CONFIG._replace(metadata_max_age_ms=300_000))
+    brokers.silent.add("b2")
+    answers: list[object] = []
+    request = API_KEYS[METADATA].request.new(topics=[])
+    brokers.client.send(2, METADATA, request, lambda answer, now_ms: answers.append(answer))
+    for _ in range(10):
+        assert answers == []
+        brokers.wait(1_100)
+        assert brokers.asked() == ["b1"]
+        brokers.answer_metadata(metadata({("t", 0): (1, 3), ("t", 1): (1, 6)}))
+    assert answers == [PeerFailure.DISCONNECTED]
+    assert brokers.client.metadata.cluster.leader_for("t", 1) == 1
+
+
+def test_a_request_that_any_broker_can_answer_does_not_wait_for_one_that_never_answers() -> None:
+    brokers = started(config=CONFIG._replace(metadata_max_age_ms=300_000))
+    brokers.silent.add("b2")
+    answers: list[object] = []
+    while not brokers.silent_requests:  # the broker is drawn
+        brokers.client.send_to_any(
+            METADATA, API_KEYS[METADATA].request.new(topics=[]), lambda answer, _: answers.append(answer)
+        )
+        brokers.asked()
+    brokers.wait(900)
+    assert answers == []
+    brokers.wait(200)
+    assert answers == [PeerFailure.TIMED_OUT]
+    for _ in range(20):
+        brokers.client.send_to_any(METADATA, API_KEYS[METADATA].request.new(topics=[]), lambda answer, _: None)
+    assert set(brokers.asked()) == {"b1"} and brokers.silent_requests == 1
 
 
 @pytest.mark.parametrize(("strategy", "hosts"), [("rebootstrap", {"b0"}), ("none", {"b1", "b2"})])

@@ -19,8 +19,9 @@ from pathlib import Path
 
 import pytest
 
-from kcli.client import Admin, NewTopic, Producer
+from kcli.client import Admin, Consumer, NewTopic, Producer
 from kcli.client.admin.operation import value_of
+from kcli.client.admin.partitions import OffsetSpec
 from kcli.client.errors import ClientError
 from kcli.commands.app import main
 from kcli.server.supervisor.control import node_of, request
@@ -180,6 +181,34 @@ def test_the_commands_on_its_nodes(tmp_path: Path, capfd: pytest.CaptureFixture[
         assert "has stopped" in run("stop")
         assert cluster.process.wait(PATIENCE_S) == 0
         assert "no cluster runs in" in run("status")
+
+
+def test_clients_that_start_while_a_leader_is_stopped_use_the_next_one(tmp_path: Path) -> None:
+    """A stopped process (SIGSTOP) accepts connections and never answers. It also leads the quorum."""
+    with LocalCluster(tmp_path, 3, overrides=("broker.session.timeout.ms=6000",)) as cluster:
+        where = ["--data-dir", str(cluster.directory)]
+        leader = int(str(cluster.status()["leader"]))
+        settings = cluster.settings
+        replicas = [leader, *({1, 2, 3} - {leader})]
+        with Admin(settings) as admin:
+            value_of(admin.create_topics([NewTopic("t", assignments={0: replicas, 1: replicas})])["t"])
+            wait_for(lambda: leaders_of(admin, "t") == {0: leader, 1: leader})
+        write(settings, "t", 2, [b"before"] * 2)
+        assert main(["cluster", "pause", str(leader), *where]) == 0
+        write(settings, "t", 2, [b"after"] * 2)
+        with Admin(settings) as admin, Consumer({**settings, "group.id": "g", "auto.offset.reset": "earliest"}) as consumer:
+            ends = admin.list_offsets(dict.fromkeys((("t", 0), ("t", 1)), int(OffsetSpec.LATEST)))
+            assert [value_of(one).offset for one in ends.values()] == [2, 2]
+            consumer.subscribe(["t"])
+            found: list[object] = []
+
+            def is_read() -> bool:
+                found.extend(one.value for one in consumer.poll(1.0))
+                return len(found) >= 4
+
+            wait_for(is_read)
+            assert sorted(map(str, found)) == ["b'after'"] * 2 + ["b'before'"] * 2
+        assert main(["cluster", "resume", str(leader), *where]) == 0
 
 
 def test_it_grows(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ class FakeCluster:
         self.lines: list[str] = []
         self.asked: list[Request] = []
         self.held: list[Request] = []
+        self.silent: set[int] = set()  # nodes that accept connections and never answer
         self.handlers: dict[int, Handler] = {}
         config = ClientConfig(bootstrap_servers=("127.0.0.1:9",))._replace(**client)
         network = NetworkClient(config, random.Random(1), self.lines.append, START_MS)
@@ -95,6 +96,8 @@ class FakeCluster:
         node_id = effect.peer.destination.node_id if isinstance(effect.peer.destination, PeerNode) else 1
         request = Request(node_id, key, version, correlation_id, message, effect.request_id, effect.peer)
         self.asked.append(request)
+        if node_id in self.silent:
+            return
         handler = {API_VERSIONS: self._versions, METADATA: self._metadata}.get(key) or self.handlers.get(key)
         answer = None if handler is None else handler(node_id, message, version)
         if answer is None:

@@ -20,7 +20,7 @@ from kcli.client.errors import (
 from kcli.format.records import Record
 from kcli.log.report_line import is_info
 from kcli.protocol import error_codes
-from kcli.protocol.apis import API_KEYS, FETCH, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
+from kcli.protocol.apis import API_KEYS, API_VERSIONS, FETCH, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
 from tests.client.consumer import fake_cluster
 from tests.client.consumer.fake_cluster import TOPIC_ID, FakeCluster, fetch_answer
 from tests.client.consumer.test_completed_fetch import batch
@@ -75,6 +75,20 @@ def asked(cluster: FakeCluster) -> dict[int, int]:
 
 def offsets(found: list[Any]) -> list[int]:
     return [one.offset for one in found]
+
+
+def test_a_new_leader_is_read_while_the_old_one_accepts_connections_and_never_answers() -> None:
+    """A broker that is stopped (SIGSTOP) before the consumer connects: its partitions are read from the next leader."""
+    cluster = FakeCluster()
+    cluster.leaders[0] = (2, 0)
+    cluster.silent.add(2)
+    cluster.handlers[LIST_OFFSETS] = listed({0: 4})
+    cluster.call(lambda now_ms: cluster.core.assign([T0], now_ms))
+    cluster.advance(3_000)
+    assert sorted(one.node_id for one in cluster.requests(API_VERSIONS)) == [1, 1, 2]
+    cluster.leaders[0] = (1, 1)
+    cluster.advance(12_000)
+    assert [(one.node_id, one.api_key) for one in cluster.held] == [(1, FETCH)] and asked(cluster) == {0: 4}
 
 
 def test_a_session_sends_only_what_changed() -> None:

@@ -133,6 +133,7 @@ class Network:
         self.drops = False  # nothing comes through
         self.held: list[tuple[Peer, ResponseReceived]] = []
         self.refused: set[int] = set()  # nodes that cannot be reached
+        self.silent: set[int] = set()  # nodes that accept connections and never answer
 
     def pump(self) -> None:
         """Carry requests and answers until none is left."""
@@ -151,7 +152,7 @@ class Network:
         if node in self.refused:
             self.client.handle(PeerClosed(effect.peer, "connection refused"), self.now_ms)
             return
-        if self.drops:
+        if self.drops or node in self.silent:
             return
         frame = self.broker.answer(node, bytes(effect.frame))
         event = ResponseReceived(effect.request_id, b"" if frame is None else frame)

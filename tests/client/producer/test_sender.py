@@ -81,6 +81,18 @@ def test_an_error_that_may_pass_is_tried_again_after_its_backoff() -> None:
     assert sending.results == [0] and sending.metrics.values()["record-retry-total"] == 1
 
 
+def test_records_go_to_a_new_leader_while_the_old_one_accepts_connections_and_never_answers() -> None:
+    """A broker that is stopped (SIGSTOP) before the producer connects: the metadata are asked for again, of another broker."""
+    sending = Sending(leaders=(2,))
+    sending.network.silent.add(2)
+    sending.send(b"a")
+    sending.network.advance(15_000)
+    assert sending.results == [] and sending.broker.seen(PRODUCE) == []
+    sending.broker.leaders[0], sending.broker.epochs[0] = 1, 1
+    sending.network.advance(3_000)
+    assert sending.results == [0] and sending.broker.written[0] == [b"a"]
+
+
 def test_retries_are_counted() -> None:
     sending = Sending(config=SenderConfig(retries=2))
     sending.broker.results.extend([{"error_code": error_codes.NOT_ENOUGH_REPLICAS}] * 3)
