@@ -123,6 +123,11 @@ def is_right(parameter: str, value: object) -> bool:
     return parameter == "partitions" and value == {AT: "x"}  # its keys
 
 
+def test_the_names_of_the_package_can_be_completed() -> None:
+    """They are loaded when they are first used, and dir() did not have them."""
+    assert set(kcli.client.__all__) <= set(dir(kcli.client))
+
+
 @pytest.mark.parametrize("kind", KINDS[:-1])
 def test_a_wrong_argument_raises_in_its_own_call(server: LiveServer, kind: str) -> None:
     client = make(kind, server)
