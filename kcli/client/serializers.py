@@ -41,7 +41,7 @@ def to_bytes(value: Any) -> bytes | None:
         return value
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
-    raise TypeError(f"bytes are expected, not {type(value).__name__}: choose a serializer")
+    raise TypeError(f"bytes are expected, not {type(value).__name__}")
 
 
 def _string(value: str | None) -> bytes | None:
@@ -75,6 +75,10 @@ SERIALIZERS: dict[str, Serializer] = {
     "void": _void,
     "json": _json,
 }
+
+
+# The serializer that the message for a value without one proposes first.
+_FITTING: dict[type, str] = {str: "string", int: "long", float: "double", uuid.UUID: "uuid"}
 
 
 def find_serializer(serializer: Serializer | str | None) -> Serializer | None:
@@ -134,8 +138,12 @@ def _found(known: Mapping[str, _Function], wanted: _Function | str, what: str) -
 
 
 def serialize(serializer: Serializer | None, value: Any, what: str) -> bytes | None:
-    """Return the bytes of a key or value. Raises SerializationError; its cause is what the serializer raised."""
+    """Return the bytes of a key or value (`what`). Raises SerializationError; its cause is what the serializer raised."""
     try:
         return to_bytes(value if serializer is None else serializer(value))
     except Exception as error:
-        raise SerializationError(f"the {what} cannot be serialized: {error}") from error
+        advice = ""
+        if serializer is None:
+            fitting = next((name for kind, name in _FITTING.items() if isinstance(value, kind)), "json")
+            advice = f': pass {what}_serializer="{fitting}" to the producer, another of {", ".join(SERIALIZERS)}, or a function'
+        raise SerializationError(f"the {what} cannot be serialized: {error}{advice}") from error

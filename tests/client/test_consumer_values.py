@@ -9,7 +9,7 @@ import uuid
 
 import pytest
 
-from kcli.client.errors import ConfigError, IllegalStateError, KafkaError, WakeupError
+from kcli.client.errors import ConfigError, IllegalStateError, KafkaError, SerializationError, WakeupError
 from kcli.client.serializers import DESERIALIZERS, SERIALIZERS, find_deserializer, find_serializer, serialize
 from kcli.client.shell.async_consumer import AsyncConsumer
 from kcli.client.shell.async_share_consumer import AsyncShareConsumer
@@ -58,6 +58,15 @@ def test_a_deserializer_of_a_name_reads_what_the_serializer_wrote(name: str, val
     if read is not None:
         with pytest.raises((ValueError, struct.error)):
             read(b"\xff\xff\xff")
+
+
+@pytest.mark.parametrize(("value", "fitting"), [("text", "string"), (5, "long"), (0.5, "double"), ({}, "json")])
+def test_a_value_without_a_serializer_is_refused_with_the_names_of_serializers(value: object, fitting: str) -> None:
+    advice = f'pass key_serializer="{fitting}" to the producer, another of bytes, string, short, .*, json, or a function$'
+    with pytest.raises(SerializationError, match=f"^the key cannot be serialized: bytes are expected, not .*: {advice}"):
+        serialize(None, value, "key")
+    with pytest.raises(SerializationError, match=r"bytes are expected, not [a-z]+$"):
+        serialize(lambda one: [one], value, "key")  # type: ignore[arg-type,return-value]
 
 
 def test_what_is_no_deserializer_is_refused_when_the_consumer_is_made() -> None:
