@@ -47,7 +47,7 @@ from kcli.client.errors import (
     RequestEncodingError,
     UnsupportedVersionError,
 )
-from kcli.client.metadata import Metadata, controllers_request
+from kcli.client.metadata import Metadata, Node, controllers_request
 from kcli.log.rng import Random
 from kcli.log.wall_time import WallTime
 from kcli.network.events import ClientEffect, ClientEvent, NodeRole, Peer, PeerAddress, PeerClosed, PeerNode, TokenObtained
@@ -222,17 +222,28 @@ class NetworkClient:
         return self.peers.version_for(self._node(node_id), connection, api_key)
 
     def failure_reason(self) -> str:
-        """Describe why no broker can be reached, for an error message."""
-        reasons = []
-        for address in self._bootstrap:
-            reason = self.peers.failure_reason(address, BOOTSTRAP)
-            if reason is not None:
-                reasons.append(f"{address}: {reason}")
-        for node in self.metadata.nodes.values():
-            reason = self.peers.failure_reason(self._node(node.node_id), DATA)
-            if reason is not None:
-                reasons.append(f"{self._role.value} {node.node_id} at {PeerAddress(node.host, node.port)}: {reason}")
-        return "; ".join(reasons) or self._refusal or "the connections are open, and no answer came"
+        """Describe why no broker can be reached, or what the last answer lacked, for an error message.
+
+        Addresses of bootstrap.servers, or of bootstrap.controllers, count until the nodes are known.
+        """
+        if nodes := self.metadata.nodes.values():
+            found = [(self._name(node), self.peers.failure_reason(self._node(node.node_id), DATA)) for node in nodes]
+        else:
+            found = [(str(address), self.peers.failure_reason(address, BOOTSTRAP)) for address in self._bootstrap]
+        reasons = [f"{name}: {reason}" for name, reason in found if reason is not None]
+        if self._refusal is not None and not any(reason in self._refusal for _, reason in found if reason is not None):
+            reasons.append(self._refusal)
+        return "; ".join(reasons) or "the connections are open, and no answer came"
+
+    def controller_reason(self, node_id: int) -> str:
+        """Describe why a broker has not answered a request that it forwards to the controller, for an error message."""
+        if self.peers.failure_reason(self._node(node_id), DATA) is not None:
+            return self.failure_reason()
+        name = self._name(self.metadata.nodes[node_id])
+        return f"{name} is connected, and waits for the controller: the quorum of controllers may have no leader"
+
+    def _name(self, node: Node) -> str:
+        return f"{self._role.value} {node.node_id} at {PeerAddress(node.host, node.port)}"
 
     def unready(self) -> list[str]:
         """Return a sentence for each broker to which a connection is needed and not there; threads may call this.
@@ -247,8 +258,7 @@ class NetworkClient:
             for node in nodes:
                 peer = self._node(node.node_id)
                 reasons = (self.peers.unready_reason(peer, connection) for connection in (DATA, COORDINATOR))
-                name = f"{self._role.value} {node.node_id} at {node.host}:{node.port}"
-                found.append((name, next((reason for reason in reasons if reason is not None), None)))
+                found.append((self._name(node), next((reason for reason in reasons if reason is not None), None)))
         return [f"{name}: {reason}" for name, reason in found if reason is not None]
 
     def add_refusal_listener(self, listener: RefusalListener) -> None:
@@ -366,6 +376,7 @@ class NetworkClient:
         elif not answer.brokers:
             self._failures += 1  # a broker that starts may know none
             self._is_update_wanted = True
+            self._refusal = f"the {self._role.value} that answered knows none that runs: the quorum may have no leader"
         else:
             self._answered_ms = now_ms
             if self.uses_controllers:

@@ -15,7 +15,7 @@ from kcli.client.cluster import NO_LEADER
 from kcli.client.errors import ConfigError
 from kcli.client.metadata import LeaderIdAndEpoch, Node
 from kcli.client.network_client import NetworkClient
-from kcli.network.events import PeerAddress, PeerClosed, ResponseReceived, SendRequest
+from kcli.network.events import Peer, PeerAddress, PeerClosed, ResponseReceived, SendRequest
 from kcli.network.peer_request import PeerFailure
 from kcli.protocol import error_codes
 from kcli.protocol.apis import API_KEYS, API_VERSIONS, METADATA
@@ -105,7 +105,7 @@ def started(partitions: dict[tuple[str, int], tuple[int, int]] | None = None, co
     brokers = Brokers(config)
     brokers.client.metadata.want_topic("t")
     brokers.client.request_update()
-    assert brokers.asked() == ["b1"]
+    assert brokers.asked() == [config.bootstrap_servers[0].partition(":")[0]]
     brokers.answer_metadata(metadata({("t", 0): (1, 3), ("t", 1): (2, 5)} if partitions is None else partitions))
     return brokers
 
@@ -250,6 +250,15 @@ def test_the_reason_why_no_broker_answers_is_known() -> None:
     brokers.fail()
     assert brokers.client.failure_reason() == "b1:9092: Connection refused"
     assert brokers.client.in_flight_count(1) == 0
+
+
+def test_an_address_that_failed_is_no_reason_when_the_nodes_are_known() -> None:
+    """The client was connected to another address of bootstrap.servers, and the message named the one that refused."""
+    brokers = started(config=CONFIG._replace(bootstrap_servers=("b0:9092",)))
+    peer = Peer(ADDRESSES[1]._replace(host="b0"), "bootstrap", ADDRESSES[1]._replace(host="b0"))
+    brokers.client.handle(PeerClosed(peer, "Connection refused"), brokers.now_ms)
+    assert brokers.client.peers.failure_reason(peer.destination, "bootstrap") == "Connection refused"
+    assert brokers.client.failure_reason() == "the connections are open, and no answer came"
 
 
 def test_settings_have_kafkas_names() -> None:

@@ -101,7 +101,8 @@ def reach_any_broker() -> Operation[int]:
 
         def expired(now_ms: int) -> None:
             where = f"the address that it advertises within {deadline_ms - began_ms} ms"
-            finish(KafkaTimeoutError(f"no broker can be reached at {where}: {'; '.join(network.unready())}"), now_ms)
+            reason = "; ".join(network.unready()) or network.failure_reason()
+            finish(KafkaTimeoutError(f"no broker can be reached at {where}: {reason}"), now_ms)
 
         def ask(node_id: int, now_ms: int) -> None:
             if not is_over:

@@ -191,6 +191,7 @@ class _CallInProgress(Generic[Key, Value]):
         self._is_lookup_single = False
         self._attempts = 0
         self._last_error: ClientError | None = None
+        self._asked: int | None = None  # the node of the newest request
         self._deadline: TimerTask | None = None
         self._is_over = False
         self._is_updated = False  # metadata have come since the call began
@@ -372,6 +373,7 @@ class _CallInProgress(Generic[Key, Value]):
         return max(min(left_ms, self._network.config.request_timeout_ms), 1)
 
     def _send(self, node_id: int, keys: list[Key]) -> None:
+        self._asked = node_id
         for key in keys:
             self._waiting.pop(key, None)
         patience_ms = self._patience_ms()
@@ -477,8 +479,16 @@ class _CallInProgress(Generic[Key, Value]):
             sentence = f"{api} did not succeed within {timeout_ms} ms: {last}"
         else:  # the reasons of the connections say more than the last failed request
             kind = "controller" if self._network.uses_controllers else "broker"
-            sentence = f"no {kind} answered {api} within {timeout_ms} ms: {self._network.failure_reason()}"
+            sentence = f"no {kind} answered {api} within {timeout_ms} ms: {self._why_unanswered()}"
         self.end(KafkaTimeoutError(sentence), now_ms)
+
+    def _why_unanswered(self) -> str:
+        """Describe what the call waits for: a broker answers a request that it forwards only when the controller has."""
+        asked = self._asked
+        is_forwarded = self._call.route is Route.CONTROLLER and not self._network.uses_controllers
+        if is_forwarded and asked is not None and asked in self._network.metadata.nodes:
+            return self._network.controller_reason(asked)
+        return self._network.failure_reason()
 
     def end(self, error: ClientError, now_ms: int) -> None:
         """End the call; the keys without an outcome get the error."""

@@ -215,15 +215,21 @@ class OffsetFetcher:
         self._network.send(node_id, LIST_OFFSETS, request, partial(self._listed, timestamps, listed))
 
     def why_not_found(self, partitions: Iterable[TopicPartition]) -> str:
-        """Describe why offsets were not found in time: the errors of the leaders, or else of the network."""
+        """Describe why offsets were not found in time: the errors of the leaders, no leaders, or else the network's reason."""
         by_code: dict[int, list[TopicPartition]] = {}
+        cluster = self._network.metadata.cluster
+        leaderless = []
         for partition in partitions:
+            if cluster.leader_for(*partition) == NO_LEADER and cluster.partition(*partition) is not None:
+                leaderless.append("-".join(map(str, partition)))
             by_code.setdefault(self._last_codes.get(partition, error_codes.NONE), []).append(partition)
         by_code.pop(error_codes.NONE, None)
         reasons = [
             f"the answer for {', '.join(f'{topic}-{number}' for topic, number in found)} is {error_codes.NAMES.get(code, code)}"
             for code, found in by_code.items()
         ]
+        if leaderless:
+            reasons.append(f"there is no leader of {', '.join(leaderless)}")
         return "; ".join(reasons) or self._network.failure_reason()
 
     def _listed(self, asked: Mapping[TopicPartition, int], listed: _Listed, answer: Answer, now_ms: int) -> None:

@@ -110,6 +110,22 @@ def test_a_broker_that_does_not_answer_costs_the_timeout_and_no_more() -> None:
     assert isinstance(outcome, KafkaTimeoutError) and script.now_ms == 700
 
 
+def test_what_the_controller_does_not_answer_is_said_of_it() -> None:
+    """The broker was said to have open connections and no answer: a lost quorum was not to be seen."""
+    script = ScriptedCluster({CREATE_TOPICS: lambda *_: SILENT})
+    outcome = script.execute(topics.create_topics([topics.NewTopic("t", 1)]))["t"]
+    reason = "broker 1 at host1:9092 is connected, and waits for the controller: the quorum of controllers may have no leader"
+    assert str(outcome) == f"no broker answered CreateTopics within 1000 ms: {reason}"
+    assert [node for node, _ in script.requests(CREATE_TOPICS)] == [1]
+
+
+def test_a_broker_that_knows_no_broker_is_not_one_that_cannot_be_reached() -> None:
+    """A broker that starts while the quorum is lost answers so."""
+    script = ScriptedCluster({METADATA: lambda *_: API_KEYS[METADATA].response.new()})
+    with pytest.raises(KafkaTimeoutError, match=r"1000 ms: the broker that answered knows none that runs: the quorum may"):
+        script.execute(cluster.reach_any_broker())
+
+
 def test_an_error_that_stays_is_named_when_the_time_is_over() -> None:
     script = ScriptedCluster({METADATA: lambda *_: metadata(leaders={("none", 0): 1}, error=3)}, timeout_ms=700)
     outcome = script.execute(partitions.list_offsets({("none", 0): partitions.OffsetSpec.LATEST}))["none", 0]

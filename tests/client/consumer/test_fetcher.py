@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kcli.client.consumer.subscription_state import EARLIEST, FetchState, NoOffsetForPartitionError
+from kcli.client.consumer.subscription_state import EARLIEST, EARLIEST_TIMESTAMP, FetchState, NoOffsetForPartitionError
 from kcli.client.errors import (
     FetchedRecordError,
     IllegalStateError,
@@ -75,6 +75,18 @@ def asked(cluster: FakeCluster) -> dict[int, int]:
 
 def offsets(found: list[Any]) -> list[int]:
     return [one.offset for one in found]
+
+
+def test_offsets_of_a_partition_without_a_leader_are_not_found_for_that_reason() -> None:
+    cluster = FakeCluster(2)
+    cluster.leaders = {0: (-1, 3), 1: (1, 3)}
+    cluster.handlers[LIST_OFFSETS] = listed({0: 4, 1: 5})
+    found: list[Any] = []
+    wanted = {T0: EARLIEST_TIMESTAMP, T1: EARLIEST_TIMESTAMP}
+    cluster.call(lambda now_ms: cluster.core.assign([T0, T1], now_ms))
+    cluster.call(lambda now_ms: cluster.core.list_offsets(wanted, lambda result, _: found.append(result), now_ms, 3_000))
+    cluster.advance(4_000)
+    assert [str(one) for one in found] == ["the offsets of t-0 were not found in time (there is no leader of t-0)"]
 
 
 def test_a_new_leader_is_read_while_the_old_one_accepts_connections_and_never_answers() -> None:
