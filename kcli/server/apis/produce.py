@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import NamedTuple
 
 from kcli.format.codec_streams import ZSTD
 from kcli.format.kafka_uuid import Uuid
@@ -78,10 +79,30 @@ _BYTES_A_US = 2_000
 _COPIED_BYTES_A_US = 1_000
 _NO_BATCH = memoryview(b"")
 _ATTRIBUTES_LOW_BYTE = BATCH_ATTRIBUTES_AT + 1
-# A partition that was appended to, the offset that its high watermark must reach, its part of the response.
-Waiting = tuple[Partition, int, Message]
 # A batch whose check takes long, by topic name, topic id (None in old versions) and index, and its part of the response.
 ToCheck = tuple[str, Uuid | None, int, memoryview, Message]
+
+
+class Waiting(NamedTuple):
+    """A batch that was appended, or a duplicate of it, and its part of the response.
+
+    The high watermark must reach `end_offset`; `epoch` is the leader epoch of the batch.
+    """
+
+    partition: Partition
+    end_offset: int
+    epoch: int | None
+    answer: Message
+
+    def is_lost(self) -> bool:
+        """Return whether another leader has had the batch truncated: what is at its offset now may be another one.
+
+        A new leader epoch alone loses nothing: if the log has not been truncated, the batch keeps its offset and its epoch.
+        """
+        log = self.partition.log
+        if self.partition.leader_epoch == self.epoch or log is None:
+            return False
+        return log.leader_epochs.epoch_for_offset(self.end_offset - 1) != self.epoch
 
 
 class DelayedProduce(DelayedOperation):
@@ -101,13 +122,14 @@ class DelayedProduce(DelayedOperation):
     def can_complete(self, now_ms: int) -> bool:
         """Return whether all high watermarks have passed the records, or no longer can."""
         left = []
-        for partition, offset, answer in self._waiting:
-            if not partition.is_leader:
+        for waiting in self._waiting:
+            partition, answer = waiting.partition, waiting.answer
+            if not partition.is_leader or waiting.is_lost():
                 answer.error_code = error_codes.NOT_LEADER_OR_FOLLOWER
             elif partition.log is None:
                 answer.error_code = error_codes.KAFKA_STORAGE_ERROR
-            elif partition.log.high_watermark < offset:
-                left.append((partition, offset, answer))
+            elif partition.log.high_watermark < waiting.end_offset:
+                left.append(waiting)
             elif not partition.has_enough_replicas(partition.log):
                 answer.error_code = error_codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         self._waiting = left
@@ -115,8 +137,8 @@ class DelayedProduce(DelayedOperation):
 
     def on_complete(self, now_ms: int) -> None:
         """Answer; the partitions that still wait have timed out."""
-        for _, _, answer in self._waiting:
-            answer.error_code = error_codes.REQUEST_TIMED_OUT
+        for waiting in self._waiting:
+            waiting.answer.error_code = error_codes.REQUEST_TIMED_OUT
         self._respond(self._response)
 
     def failed(self, error: Exception) -> None:
@@ -309,9 +331,11 @@ class _Produce:
             topic_metrics.messages_in += info.record_count
         end_offset = info.last_offset + 1
         if log.high_watermark < end_offset:
-            self._waiting.append((partition, end_offset, answer))
+            epoch = log.leader_epochs.epoch_for_offset(info.last_offset) if info.duplicate else partition.leader_epoch
+            waiting = Waiting(partition, end_offset, epoch, answer)
+            self._waiting.append(waiting)
             if log.committable_offset() < end_offset:
-                self._to_flush.append((partition, end_offset, answer))
+                self._to_flush.append(waiting)
 
     def _find_partition(self, name: str | None, topic_id: Uuid | None, index: int, answer: Message) -> Partition | None:
         """Return the partition if the client may write to it and it is hosted here; otherwise fill in the error."""
@@ -393,14 +417,16 @@ class _Produce:
     def _wait_for_flushes(self, now_ms: int) -> None:
         """Wait until the appended batches are durable; a partition whose flush fails gets KAFKA_STORAGE_ERROR.
 
-        One that has moved to another broker concurrently gets NOT_LEADER_OR_FOLLOWER: its log may be gone before the flush.
+        One that has moved to another broker concurrently gets NOT_LEADER_OR_FOLLOWER: its log may be gone before the flush, or
+        what is flushed may be what another leader has written there.
         """
         left = len(self._to_flush)
 
-        def flushed(error: OSError | None, now_ms: int, partition: Partition, answer: Message) -> None:
+        def flushed(error: OSError | None, now_ms: int, waiting: Waiting) -> None:
             nonlocal left
             left -= 1
-            if error is not None and not partition.is_leader:
+            answer = waiting.answer
+            if waiting.is_lost() or (error is not None and not waiting.partition.is_leader):
                 answer.error_code = error_codes.NOT_LEADER_OR_FOLLOWER
             elif error is not None:
                 answer.error_code, answer.error_message = error_codes.KAFKA_STORAGE_ERROR, error.strerror
@@ -411,18 +437,18 @@ class _Produce:
             except Exception as fault:
                 self._context.failed(fault)
 
-        for partition, end_offset, answer in self._to_flush:
-            partition.when_flushed(end_offset, partial(flushed, partition=partition, answer=answer), now_ms)
+        for waiting in self._to_flush:
+            waiting.partition.when_flushed(waiting.end_offset, partial(flushed, waiting=waiting), now_ms)
 
     def _wait_for_replicas(self, now_ms: int) -> None:
         """With acks=-1, answer when all in-sync replicas have the records; else at once."""
         context = self._context
         response = context.api.response.classes["ProduceResponse"](responses=self._responses)
         if self._acks == -1 and self._waiting:
-            waiting = [entry for entry in self._waiting if not entry[2].error_code]
+            waiting = [entry for entry in self._waiting if not entry.answer.error_code]
             if waiting:
                 delayed = DelayedProduce(context, self._respond, response, waiting)
-                keys = [partition.key for partition, _, _ in waiting]
+                keys = [entry.partition.key for entry in waiting]
                 deadline_ms = now_ms + max(0, self._timeout_ms)
                 self._replica_manager.produce_purgatory.try_complete_else_watch(delayed, keys, deadline_ms, now_ms)
                 return

@@ -16,6 +16,7 @@ from kcli.server.events import DeadlineReached
 from kcli.server.replication.partition import Partition
 from kcli.server.replication.replica import IsrAnswer, IsrChange
 from kcli.server.shell.metrics_collector import RawSamples, named, sample
+from kcli.state.image_records import new_record
 from tests.server.apis.asking import struct
 from tests.server.whole_node import Pending, WholeNode, batch
 
@@ -189,6 +190,51 @@ def test_what_waits_ends_with_the_leadership(node: Node) -> None:
     answer = only(fetched)
     assert answer.error_code == error_codes.NOT_LEADER_OR_FOLLOWER and answer.current_leader.leader_id == 2
     assert only(node.follow({KEY: 1}, 2)).error_code == error_codes.NOT_LEADER_OR_FOLLOWER
+
+
+def lead(node: Node, leader: int) -> None:
+    """Let the broker apply another leader of the partition; its replicas and ISR stay."""
+    topic_id = node.broker.image.topic_ids["t"]
+    node.publish([new_record("PartitionChangeRecord", topic_id=topic_id, partition_id=0, leader=leader)])
+    node.advance(1)
+
+
+@pytest.mark.parametrize("acks", [-1, 1])
+def test_records_that_another_leader_removed_during_their_flush_are_not_acknowledged(tmp_path: Path, acks: int) -> None:
+    """Even if this broker leads again, and the record of another producer is committed at their offset."""
+    node = Node(tmp_path / "data", isr=(1, 2), flush_messages="1")
+    node.replicated(0)
+    node.holds_flushes = True
+    lost = node.produce("t", 0, ONE, acks=acks, timeout_ms=60_000)
+    lead(node, 2)
+    node.broker.fetchers.truncate(node.partition, node.log, 0, "the leader does not have it", node.now_ms)
+    node.broker.fetchers.end_truncations(node.now_ms)
+    lead(node, 1)
+    kept = node.produce("t", 0, batch(b"y"), timeout_ms=60_000)
+    node.holds_flushes = False
+    node.release_flushes()
+    node.replicated(1)
+    assert (only(kept).error_code, only(kept).base_offset, node.log.high_watermark) == (0, 0, 1)
+    assert only(lost).error_code == error_codes.NOT_LEADER_OR_FOLLOWER
+
+
+@pytest.mark.parametrize("leaders", [(1,), (2, 1)])
+def test_records_that_survive_changes_of_the_leader_during_their_flush_are_acknowledged(
+    tmp_path: Path, leaders: Sequence[int]
+) -> None:
+    """As in Kafka if the same broker is elected again."""
+    node = Node(tmp_path / "data", isr=(1, 2), flush_messages="1")
+    node.replicated(0)
+    node.holds_flushes = True
+    produced = node.produce("t", 0, ONE, timeout_ms=60_000)
+    epoch = node.partition.leader_epoch
+    for leader in leaders:
+        lead(node, leader)
+    assert node.partition.leader_epoch == epoch + len(leaders)
+    node.holds_flushes = False
+    node.release_flushes()
+    node.replicated(1)
+    assert (only(produced).error_code, only(produced).base_offset, node.log.high_watermark) == (0, 0, 1)
 
 
 def test_errors_come_in_kafkas_order(node: Node) -> None:
