@@ -187,17 +187,17 @@ class ReplicaFetcherManager:
                 self.replica_manager.handle_log_dir_failure(partition, error)
                 return
             self.end_truncations(now_ms)
-        self._add(Follower(partition, log))
+        self._add(partition, log, now_ms)
 
-    def _add(self, follower: Follower) -> None:
-        key = follower.partition.key
+    def _add(self, partition: Partition, log: UnifiedLog, now_ms: int) -> None:
+        key = partition.key
         number = (31 * java_hash(key[0]) + key[1] & 0x7FFF_FFFF) % self._count
-        found = follower.partition.leader_id, number
+        found = partition.leader_id, number
         fetcher = self.fetchers.get(found)
         if fetcher is None:
             fetcher = self.fetchers[found] = ReplicaFetcher(self, *found)
         self._by_partition[key] = fetcher
-        fetcher.add(follower)
+        fetcher.add(Follower(partition, log), log, now_ms)
 
     def stop(self, keys: Iterable[TopicPartition]) -> None:
         """Fetch partitions no more: this broker leads them, or has no replica of them any more."""
@@ -248,7 +248,7 @@ class ReplicaFetcherManager:
             self.stop([follower.partition.key])
             log = follower.partition.log
             if log is not None:
-                self._add(Follower(follower.partition, log))
+                self._add(follower.partition, log, self.peers.timer.clock_ms)
 
 
 def follower_fields(follower: Follower) -> dict[str, object]:
@@ -276,10 +276,11 @@ class ReplicaFetcher:
         self._is_asking = self._is_woken = False
         self._resume_ms = 0  # no request before, after a failure of the connection
 
-    def add(self, follower: Follower) -> None:
-        """Fetch a partition."""
+    def add(self, follower: Follower, log: UnifiedLog, now_ms: int) -> None:
+        """Fetch a partition from the end of its log on."""
         self.followers[follower.partition.key] = follower
         self._change(follower)
+        self._flush(follower, log, now_ms)
 
     def remove(self, key: TopicPartition) -> None:
         """Fetch a partition no more; an answer that has it is not used."""
@@ -492,7 +493,7 @@ class ReplicaFetcher:
             return log.append_as_follower(records, wall_ms, follower.leader_epoch)
 
     def _flush(self, follower: Follower, log: UnifiedLog, now_ms: int) -> None:
-        """Flush what flush.messages asks for: the next fetch acknowledges the records."""
+        """Flush what flush.messages asks for before the next fetch, which acknowledges the records."""
         if log.committable_offset() >= log.log_end_offset:
             return
         self._wait(follower)

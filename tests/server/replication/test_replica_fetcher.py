@@ -239,6 +239,28 @@ def test_the_next_fetch_waits_for_the_flush_of_its_records(node: WholeNode, lead
     assert leaders.next().partitions()["t", 0].fetch_offset == 1
 
 
+@pytest.mark.parametrize("event", ["leader epoch", "fetchers"])
+def test_records_that_are_being_flushed_are_not_acknowledged_by_a_new_fetch(
+    node: WholeNode, leaders: Leaders, event: str
+) -> None:
+    """With flush.messages: a new leader epoch or number of fetchers starts at the log end, which is not durable yet."""
+    place(node)
+    log_of(node).config = log_of(node).config._replace(flush_messages=1)
+    node.holds_flushes = True
+    leaders.answer(leaders.next(), fetched({("t", 0): part(0, of_leader(0, 0, b"a"))}))
+    if event == "leader epoch":
+        node.publish([new_record("PartitionChangeRecord", topic_id=id_of("t"), partition_id=0, leader=LEADER)])
+    else:
+        node.broker.config.update({"num.replica.fetchers": "2"}, {})
+    node.advance(0)
+    assert (log_of(node).log_end_offset, log_of(node).recovery_point) == (1, 0)
+    assert leaders.waiting == []
+    while node.held:
+        node.release_flushes()
+    assert log_of(node).recovery_point == 1
+    assert leaders.next().partitions()["t", 0].fetch_offset == 1
+
+
 # --------------------------------------------------------------------------------------------------------- truncation
 
 
