@@ -501,10 +501,13 @@ class ReplicaFetcher:
         def flushed(error: OSError | None, now_ms: int) -> None:
             if self.followers.get(follower.partition.key) is not follower:
                 return
-            if error is not None or follower.partition.log is not log:
-                self._manager.fail(follower, str(error or "its log was replaced"))
-            else:
-                self._fetch_again(follower)
+            present = follower.partition.log
+            if present is None or (error is not None and present is log):
+                self._manager.fail(follower, str(error or "its log directory is offline"))
+                return
+            self._fetch_again(follower)
+            if present is not log:
+                self._flush(follower, present, now_ms)  # the replica has moved to another log directory
 
         self._manager.replica_manager.flush_log(log, flushed, now_ms)
 

@@ -261,6 +261,30 @@ def test_records_that_are_being_flushed_are_not_acknowledged_by_a_new_fetch(
     assert leaders.next().partitions()["t", 0].fetch_offset == 1
 
 
+def test_a_replica_that_moves_during_a_flush_is_copied_on(tmp_path: Path) -> None:
+    """With flush.messages: the fetches go on from the end of the log in the other directory, when that is durable."""
+    first, second = (str(tmp_path / name) for name in "ab")
+    node = WholeNode(f"{first},{second}", "node.id=1", "num.replica.fetchers=1", "log.flush.interval.messages=1")
+    leaders = Leaders(node)
+    node.broker.fetchers.peers = leaders  # type: ignore[assignment]
+    place(node)
+    manager = node.broker.log_manager
+    manager.mover.move("t", 0, second if log_of(node).directory.startswith(first) else first, node.now_ms)
+    node.holds_flushes = True
+    leaders.answer(leaders.next(), fetched({("t", 0): part(0, of_leader(0, 0, b"a"))}))
+    future = manager.get_log("t", 0, future=True)
+    assert future is not None and leaders.waiting == []
+    node.until(lambda: future.log_end_offset == 1)
+    directories = [Uuid(bytes(16)), manager.directory_id_of(future), Uuid(bytes(16))]
+    node.publish([new_record("PartitionChangeRecord", topic_id=id_of("t"), partition_id=0, directories=directories)])
+    node.until(lambda: log_of(node) is future)
+    assert leaders.waiting == []
+    while node.held:
+        node.release_flushes()
+        node.advance(0)
+    assert leaders.next().partitions()["t", 0].fetch_offset == 1
+
+
 # --------------------------------------------------------------------------------------------------------- truncation
 
 
