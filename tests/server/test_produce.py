@@ -178,6 +178,29 @@ def test_a_disk_that_cannot_flush_is_told_and_ends_its_directory(tmp_path: Path)
     assert any("offline" in line and f"/{homes[0]}" in line for line in node.lines)
 
 
+@pytest.mark.parametrize("acks", [1, -1])
+def test_a_disk_that_fails_for_a_fetch_within_the_append_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, acks: int
+) -> None:
+    """The append wakes a fetch whose read takes the directory offline; the other directory's partitions go on."""
+    node = WholeNode(tmp_path / "a", f"log.dirs={tmp_path / 'a'},{tmp_path / 'b'}", f"metadata.log.dir={tmp_path / 'm'}")
+    node.create_topic("t", 2)
+    partition = node.broker.replica_manager.partition("t", 0)
+    assert partition is not None and partition.log is not None
+    waiting, bad, read = node.fetch({("t", 0): 0}, max_wait_ms=60_000), partition.log, UnifiedLog.read
+
+    def fails(log: UnifiedLog, *args: Any, **kwargs: Any) -> Any:
+        if log is bad:
+            raise OSError(errno.EIO, "Input/output error")
+        return read(log, *args, **kwargs)
+
+    monkeypatch.setattr(UnifiedLog, "read", fails)
+    assert only(node.produce("t", 0, batch(b"a"), acks=acks)).error_code == error_codes.KAFKA_STORAGE_ERROR
+    assert partition.log is None
+    assert partitions_of(waiting.result())["t", 0].error_code == error_codes.KAFKA_STORAGE_ERROR
+    assert only(node.produce("t", 1, batch(b"a"), acks=acks)).error_code == 0
+
+
 def test_a_fetch_learns_what_was_produced(node: WholeNode) -> None:
     waiting = node.fetch({("t", 0): 0, ("t", 1): 0}, max_wait_ms=500)
     assert waiting.answer is None

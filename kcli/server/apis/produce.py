@@ -323,7 +323,11 @@ class _Produce:
             replica_manager.handle_log_dir_failure(partition, error)
             return
         log = partition.log
-        assert log is not None
+        if log is None:
+            # The append has woken a fetch, whose read has taken the log directory offline.
+            topic_metrics.failed_produce_requests += 1
+            answer.error_code = error_codes.KAFKA_STORAGE_ERROR
+            return
         answer.base_offset, answer.log_start_offset = info.first_offset, info.log_start_offset
         answer.log_append_time_ms = info.log_append_time_ms
         if not info.duplicate:

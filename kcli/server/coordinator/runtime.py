@@ -526,11 +526,14 @@ class CoordinatorRuntime(Generic[_Shard]):
             return
         finally:
             led.is_appending = False
+        log = partition.log
+        if log is None:
+            # The append has woken a fetch, whose read has taken the log directory offline.
+            self._revert(led, base_offset, error_codes.KAFKA_STORAGE_ERROR, "the log directory has gone offline")
+            return
         if info.first_offset != base_offset:
             self._reload(led, base_offset, now_ms)
             return
-        log = partition.log
-        assert log is not None
         self._high_watermark_moved(led, log.high_watermark)
         if led.committed <= info.last_offset:
             self._schedule_expiry(led, info.last_offset + 1, now_ms)

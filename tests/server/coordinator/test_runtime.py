@@ -228,6 +228,20 @@ def test_a_failed_append_takes_back_its_records(bench: Bench, monkeypatch: pytes
     assert bench.taken() == [5, 7]
 
 
+def test_a_log_that_goes_offline_within_an_append_fails_the_operation(bench: Bench) -> None:
+    """The append moves the high watermark, which wakes a fetch, whose read takes the log directory offline."""
+    bench.commit("a", 5)
+    bench.settle()
+
+    def goes_offline(partition: Partition) -> None:
+        partition.log = None
+
+    bench.host.on_high_watermark = goes_offline
+    bench.commit("a", 6)
+    bench.settle()
+    assert bench.taken() == [5, "NOT_COORDINATOR"]
+
+
 def test_records_that_do_not_fit_into_a_batch_are_refused(bench: Bench) -> None:
     records = [
         offset_commit_record("g", OffsetToCommit("t", ZERO_UUID, at, 1, -1, "m" * 1000), START_MS, -1, -1) for at in range(20)
