@@ -60,6 +60,10 @@ class AlterPartitionManager:
         if not self._is_busy:
             self._send_after(0, self._timer.clock_ms)
 
+    def leader_changed(self) -> None:
+        """Send the new controller what the earlier one, which may be frozen or cut off, has not answered."""
+        self._channel.follow_leader()
+
     def _send_after(self, delay_ms: int, now_ms: int) -> None:
         self._is_busy = True
         self._timer.schedule(now_ms + delay_ms, self._send)

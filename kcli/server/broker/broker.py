@@ -115,8 +115,8 @@ class Broker:
         )
         self.groups = self._make_groups(peers)
         self.lifecycle = BrokerLifecycleManager(self, Uuid(rng.randbytes(16)))
-        alter_partition = AlterPartitionManager(self.node_id, self.lifecycle, self.controller, timer)
-        self.replica_manager.propose_isr = alter_partition.propose
+        self.alter_partition = AlterPartitionManager(self.node_id, self.lifecycle, self.controller, timer)
+        self.replica_manager.propose_isr = self.alter_partition.propose
         self.producer_ids = ProducerIdManager(self.node_id, self.lifecycle, self.controller, timer)
         self.transactions = self._make_transactions(peers)
         self.share_partitions = self._make_share_partitions(peers, disk)

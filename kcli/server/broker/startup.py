@@ -110,6 +110,7 @@ class BrokerStartup:
     def on_leader_change(self, leader_id: int, epoch: int, now_ms: int) -> None:
         """Send the new leader at once what the earlier one has not answered, and the next heartbeat."""
         self._broker.controller.follow_leader()
+        self._broker.alter_partition.leader_changed()
         if leader_id >= 0 and self._is_published and not self._is_leaving:
             self._broker.lifecycle.leader_changed(now_ms)
 
