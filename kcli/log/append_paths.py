@@ -6,9 +6,10 @@
                                  nearly all                                  fail it, take the next path
     `check_carefully`, then      one of a client or coordinator              by kcli.log.log_validator, record_validator and
     `append_checked`                                                         the checks below, which raise the exact error
-    `append_replicated`          several, with offsets and epochs, which     size, magic, CRC; offsets must not go back; markers
-                                 a leader has checked                        are sound, and in an open transaction all batches
-                                                                             of its producer are transactional
+    `append_replicated`          several, with offsets and epochs, which     size, magic, CRC; offsets must be possible, and
+                                 a leader has checked                        not go back; markers are sound, and in an open
+                                                                             transaction all batches of its producer are
+                                                                             transactional
 
 If a batch has several faults, the error is the one that Kafka would return.
 
@@ -55,12 +56,13 @@ from typing import NamedTuple, Protocol
 
 from kcli.format.end_transaction_marker import EndTransactionMarker, decode_marker
 from kcli.format.index_entries import AbortedTxn
-from kcli.format.primitives import INT32_MAX, FormatError
+from kcli.format.primitives import INT32_MAX, INT64_MAX, FormatError
 from kcli.format.record_batch import CODEC_MASK, HEADER_BYTES, NO_PRODUCER_EPOCH, RecordBatch, read_header
 from kcli.format.records import read_record
 from kcli.format.structs import BATCH_PARTITION_LEADER_EPOCH_AT
 from kcli.log.errors import (
     CoordinatorFencedError,
+    CorruptMessageError,
     InvalidProducerEpochError,
     InvalidRecordsError,
     InvalidTransactionStateError,
@@ -272,11 +274,14 @@ def _batches_of(log: AppendableLog, records: memoryview, leader_epoch: int) -> l
             raise InvalidRecordsError(
                 f"the batch has leader epoch {batch.leader_epoch}, above that of the leader, {leader_epoch}"
             )
+        last_offset = batch.base_offset + batch.last_offset_delta
+        if not 0 <= batch.base_offset <= last_offset < INT64_MAX:
+            raise CorruptMessageError(f"the batch has the offsets {batch.base_offset} to {last_offset}, which no log can have")
         if batch.base_offset < next_offset:
             raise UnexpectedAppendOffsetError(
                 f"cannot append offset {batch.base_offset} to {log.topic}-{log.partition}: the next offset is {next_offset}"
             )
-        next_offset = batch.base_offset + batch.last_offset_delta + 1
+        next_offset = last_offset + 1
         batches.append(batch)
         at += size
     if not batches:

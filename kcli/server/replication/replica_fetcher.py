@@ -32,7 +32,8 @@ A throttled partition that is behind is not asked for while follower.replication
                                with each election
     any other error, corrupt   Delayed
       or impossible records
-    an error of the disk       failed
+    an error of the disk, and  failed
+      any unexpected one
 
 A leader that does not know a new topic, epoch or its role yet learns of it in a moment: so the first delay is FIRST_DELAY_MS,
 and each further one in a row is twice as long, up to replica.fetch.backoff.ms, where Kafka waits that long at once.
@@ -61,7 +62,7 @@ from kcli.protocol.apis import API_KEYS, FETCH, LIST_OFFSETS
 from kcli.protocol.message import Message
 from kcli.server.config.dynamic_config import DynamicConfig
 from kcli.server.config.server_config import ServerConfig
-from kcli.server.log_lines import DebugLine, Line, WarningLine
+from kcli.server.log_lines import DebugLine, Line, WarningLine, fault_line
 from kcli.server.metrics.broker_metrics import BrokerMetrics
 from kcli.server.replication.partition import Partition
 from kcli.server.replication.replica_manager import ReplicaManager
@@ -441,12 +442,16 @@ class ReplicaFetcher:
                 self._manager.fail(follower, text)
             else:
                 self._append(follower, log, answer, now_ms)
-        except OSError as error:
-            self._disk_failed(follower, error)
+        except Exception as error:
+            self._failed(follower, error)
 
-    def _disk_failed(self, follower: Follower, error: OSError) -> None:
-        self._manager.fail(follower, str(error))
-        self._manager.replica_manager.handle_log_dir_failure(follower.partition, error)
+    def _failed(self, follower: Follower, error: Exception) -> None:
+        if isinstance(error, OSError):
+            self._manager.fail(follower, str(error))
+            self._manager.replica_manager.handle_log_dir_failure(follower.partition, error)
+        else:
+            what = f"copying {follower.name} from broker {self.leader_id}"
+            self._manager.fail(follower, fault_line(what, error, "; it is not copied until its next leader epoch"))
 
     def _append(self, follower: Follower, log: UnifiedLog, answer: Message, now_ms: int) -> None:
         """Append records, and follow the leader's high watermark and log start. Raises OSError."""
@@ -607,8 +612,8 @@ class ReplicaFetcher:
             else:
                 try:
                     self._take_offset(follower, log, timestamp, one.offset, now_ms)
-                except OSError as error:
-                    self._disk_failed(follower, error)
+                except Exception as error:
+                    self._failed(follower, error)
         self._manager.end_truncations(now_ms)
 
     def _take_offset(self, follower: Follower, log: UnifiedLog, timestamp: int, offset: int, now_ms: int) -> None:

@@ -13,7 +13,8 @@ import pytest
 
 from kcli.format.file_names import FileKind
 from kcli.format.kafka_uuid import Uuid
-from kcli.format.primitives import TopicPartition
+from kcli.format.primitives import INT64_MAX, TopicPartition
+from kcli.log.append_paths import LogAppendInfo
 from kcli.log.unified_log import UnifiedLog
 from kcli.network.events import NodeRole, PeerNode
 from kcli.network.peer_request import Answer, PeerFailure
@@ -264,7 +265,8 @@ def test_records_that_are_being_flushed_are_not_acknowledged_by_a_new_fetch(
 def test_a_replica_that_moves_during_a_flush_is_copied_on(tmp_path: Path) -> None:
     """With flush.messages: the fetches go on from the end of the log in the other directory, when that is durable."""
     first, second = (str(tmp_path / name) for name in "ab")
-    node = WholeNode(f"{first},{second}", "node.id=1", "num.replica.fetchers=1", "log.flush.interval.messages=1")
+    overrides = f"log.dirs={first},{second}", "node.id=1", "num.replica.fetchers=1", "log.flush.interval.messages=1"
+    node = WholeNode(tmp_path / "a", *overrides)
     leaders = Leaders(node)
     node.broker.fetchers.peers = leaders  # type: ignore[assignment]
     place(node)
@@ -398,6 +400,44 @@ def test_a_corrupt_batch_is_fetched_again_and_never_appended(node: WholeNode, le
     assert asked.partitions()["t", 0].fetch_offset == 0
     leaders.answer(asked, fetched({("t", 0): part(0, of_leader(0, 0, b"value"))}))
     assert log_of(node).log_end_offset == 1
+
+
+@pytest.mark.parametrize("offset", [-5, INT64_MAX])
+def test_a_batch_with_impossible_offsets_is_not_appended(node: WholeNode, leaders: Leaders, offset: int) -> None:
+    """The CRC does not cover the base offset; the next fetch cannot even ask from behind 2^63 - 1."""
+    place(node)
+    place(node, "u")
+    good = of_leader(0, 0, b"good")
+    leaders.answer(leaders.next(), fetched({("t", 0): part(0, of_leader(offset, 0, b"a")), ("u", 0): part(0, good)}))
+    assert (bytes_of(log_of(node)), log_of(node).log_end_offset, bytes_of(log_of(node, "u"))) == (b"", 0, good)
+    (line,) = [line for line in node.lines if "fetched again" in line]
+    assert "t-0 from offset 0" in line and f"{offset} to {offset}" in line
+    leaders.answer(leaders.next(), fetched({}))
+    node.advance(FIRST_DELAY_MS)
+    leaders.answer(leaders.next(), fetched({}))
+    assert leaders.next().partitions()["t", 0].fetch_offset == 0
+
+
+def test_an_unexpected_error_ends_the_fetches_of_its_partition_only(
+    node: WholeNode, leaders: Leaders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in Kafka, until its next leader epoch; the node's log has the error."""
+    place(node)
+    place(node, "u")
+    bad, append = log_of(node), UnifiedLog.append_as_follower
+
+    def fails(log: UnifiedLog, *args: Any) -> LogAppendInfo:
+        if log is bad:
+            raise ValueError("unexpected")
+        return append(log, *args)
+
+    monkeypatch.setattr(UnifiedLog, "append_as_follower", fails)
+    records = of_leader(0, 0, b"a")
+    leaders.answer(leaders.next(), fetched({("t", 0): part(0, records), ("u", 0): part(0, records)}))
+    assert (log_of(node, "u").log_end_offset, list(fetchers(node).failed)) == (1, [("t", 0)])
+    (line,) = [line for line in node.lines if "a fault of kcli" in line]
+    assert "copying t-0 from broker 2" in line and "ValueError('unexpected')" in line
+    assert set(leaders.next().partitions()) == {("u", 0)}
 
 
 def test_records_of_a_later_leader_are_not_appended(node: WholeNode, leaders: Leaders) -> None:
