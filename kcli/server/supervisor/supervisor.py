@@ -11,6 +11,7 @@ code. It has no thread and no event loop of asyncio, which a forked process woul
                                    long each time up to MAX_BACKOFF_S, from the beginning once it has run for STABLE_S
     it ends before the cluster     if it cannot start (exit code 2) the cluster stops, with exit code 2
     was ready
+    its process cannot be forked   a line with the reason; it is started again as if it had died
     SIGINT, SIGTERM, or `stop`     the brokers shut down, which controllers have to approve; when all have, the controllers end
     a second signal                SIGKILL to all, exit code 1; the next start recovers the logs
     a request (control)            stop, start, kill, pause or resume a node; what a person has stopped or killed stays so
@@ -49,6 +50,7 @@ from kcli.server.supervisor.layout import HOST, ClusterError, ClusterLayout, Clu
 
 FIRST_BACKOFF_S, MAX_BACKOFF_S, STABLE_S = 0.5, 30.0, 30.0
 BACKLOG = 16
+REQUEST_S = 1.0  # neither signals nor the ends of nodes are handled while a request is read
 # The colours of the names, as ANSI codes: cyan, yellow, green, magenta, blue, bright cyan, bright yellow, bright green.
 COLOURS = (36, 33, 32, 35, 34, 96, 93, 92)
 
@@ -179,18 +181,34 @@ class Supervisor:
     # ------------------------------------------------------------------------------------------------ starts
 
     def _start(self, member: _Member) -> None:
-        member.starts += 1
         member.starts_at, member.began = None, time.monotonic()
-        member.state, member.is_wanted, member.has_left = NodeState.STARTING, True, False
-        own, of_child = socket.socketpair()
-        pid = os.fork()
-        if pid == 0:
-            own.close()
-            self._run_node(member, of_child)
-        of_child.close()
+        member.is_wanted, member.has_left = True, False
+        try:
+            own, pid = self._fork(member)
+        except OSError as error:
+            why = error.strerror or str(error)
+            self._start_again(
+                member, f"{member.node.name} cannot be started: {why}", {"node": member.node.node_id, "error": why}
+            )
+            return
         own.setblocking(False)
-        member.pid, member.channel = pid, own
+        member.starts += 1
+        member.state, member.pid, member.channel = NodeState.STARTING, pid, own
         self._selector.register(own, selectors.EVENT_READ, lambda: self._receive(member))
+
+    def _fork(self, member: _Member) -> tuple[socket.socket, int]:
+        """Fork the process of a node; return the socket to it and its id. Raises OSError."""
+        own, of_child = socket.socketpair()
+        with of_child:
+            try:
+                pid = os.fork()
+            except OSError:
+                own.close()
+                raise
+            if pid == 0:
+                own.close()
+                self._run_node(member, of_child)
+        return own, pid
 
     def _run_node(self, member: _Member, channel: socket.socket) -> None:
         """Be the process of a node; never returns."""
@@ -207,7 +225,7 @@ class Supervisor:
                 os.close(key.fd)
             self._selector.close()
             port = self._options.metrics_port
-            began = time.monotonic() if member.starts > 1 else self._began
+            began = time.monotonic() if member.starts else self._began
 
             def ready(_: object) -> None:
                 log(Line(f"ready after {time.monotonic() - began:.2f} s", node=member.node.node_id))
@@ -248,6 +266,8 @@ class Supervisor:
         if Supervised.READY in received and member.state == NodeState.STARTING:
             member.state = NodeState.READY
             self._log_if_ready()
+        elif Supervised.READY in received:
+            member.resumed = NodeState.READY  # it was paused after it had sent that
         if Supervised.BROKER_STOPPED in received:
             member.has_left = True
             if member.node.controller_port is None:
@@ -304,16 +324,19 @@ class Supervisor:
             text = f"{member.node.name} cannot start ({how}), as its last line says; the cluster stops"
             self.log(FailureLine(f"{text} (--port PORT and --data-dir DIR name others than those in use)", **fields))
             self._stop("it cannot start")
-        elif not self._options.restarts or self._stopping_since is not None:
-            member.state = NodeState.DIED
-            self.log(WarningLine(f"{member.node.name} died: {how}", **fields))
         else:
-            member.state = NodeState.DIED
             if time.monotonic() - member.began > STABLE_S:
                 member.backoff_s = FIRST_BACKOFF_S
+            self._start_again(member, f"{member.node.name} died: {how}", fields)
+
+    def _start_again(self, member: _Member, what: str, fields: dict[str, object]) -> None:
+        """Log what has happened to a node that should run, and start it again after its backoff, if nodes are started again."""
+        member.state = NodeState.DIED
+        if self._options.restarts and self._stopping_since is None:
             member.starts_at = time.monotonic() + member.backoff_s
-            self.log(WarningLine(f"{member.node.name} died: {how}; it is started again in {member.backoff_s:g} s", **fields))
+            what += f"; it is started again in {member.backoff_s:g} s"
             member.backoff_s = min(2 * member.backoff_s, MAX_BACKOFF_S)
+        self.log(WarningLine(what, **fields))
 
     def _stop_by(self, why: str) -> None:
         """Stop by a signal; a second one ends all at once. One signal may come twice: to the process and its group."""
@@ -374,17 +397,22 @@ class Supervisor:
     # ------------------------------------------------------------------------------------------------ requests
 
     def _accept(self, control: socket.socket) -> None:
-        """Answer one request; the requester gets a second to send its line."""
+        """Answer one request; the requester gets REQUEST_S to send its line, and as long to take the answer."""
+        deadline = time.monotonic() + REQUEST_S
         with suppress(OSError):
             connection, _ = control.accept()
             with connection:
-                connection.settimeout(1.0)
                 line = b""
                 while not line.endswith(b"\n") and len(line) < MAX_LINE_BYTES:
+                    left_s = deadline - time.monotonic()
+                    if left_s <= 0:
+                        return
+                    connection.settimeout(left_s)
                     part = connection.recv(1 << 12)
                     if not part:
                         return
                     line += part
+                connection.settimeout(REQUEST_S)
                 connection.sendall(json.dumps(self._answer(line)).encode() + b"\n")
 
     def _answer(self, line: bytes) -> Status:
@@ -431,6 +459,7 @@ class Supervisor:
         elif action == NodeAction.RESUME:
             member.state = member.resumed
             os.kill(member.pid, signal.SIGCONT)
+            self._log_if_ready()
         else:
             member.is_wanted, member.state = False, NodeState.STOPPING
             os.kill(member.pid, signal.SIGCONT)
