@@ -171,8 +171,8 @@ def test_the_commands_on_its_nodes(tmp_path: Path, capfd: pytest.CaptureFixture[
         leader = shown["leader"]
         other = next(node for node in (1, 2) if node != leader)
         run("pause", str(other))
-        state = Path(f"/proc/{cluster.pids()[other]}/stat").read_text().rpartition(")")[2].split()[0]
-        assert state == "T"
+        state = Path(f"/proc/{cluster.pids()[other]}/stat")
+        wait_for(lambda: state.read_text().rpartition(")")[2].split()[0] == "T")
         assert f"node-{other} is paused: it cannot be paused again" in run("pause", str(other))
         run("resume", str(other))
         assert "it cannot be resumed" in run("resume", str(other))
