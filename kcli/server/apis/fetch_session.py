@@ -339,8 +339,9 @@ class FetchSessionCache:
                 if known is None:
                     session.add(FetchTarget(name, partition))
                 else:
-                    if partition.current_leader_epoch != known.partition.current_leader_epoch:
-                        known.high_watermark = known.log_start_offset = -1  # a follower drops the answers of its last epoch
+                    is_new_epoch = partition.current_leader_epoch != known.partition.current_leader_epoch
+                    if is_new_epoch and session.reader.is_follower:
+                        known.high_watermark = known.log_start_offset = -1  # it drops the answers of its last epoch
                     known.partition = partition
                     session.mark(known)
         for topic in request.forgotten_topics_data:
