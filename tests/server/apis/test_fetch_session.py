@@ -165,6 +165,20 @@ def test_only_what_has_changed_is_read_again() -> None:
     assert [target.partition.partition for target in last.targets] == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize(("replica_id", "are_sent_again"), [(-1, False), (2, True)])
+def test_a_follower_gets_its_offsets_again_in_another_epoch(replica_id: int, are_sent_again: bool) -> None:
+    """It drops an answer that comes after its metadata have a new epoch of the leader; a consumer gets what Kafka's does."""
+    sessions, reader = cache(), READER._replace(replica_id=replica_id)
+    request = fetch_request({("t", 0): 0}, session_epoch=0)
+    plan = planned(sessions, request, 12, NOW_MS, reader)
+    session_id = sessions.begin(plan.targets, False, NOW_MS, reader, Purgatory(Timer()))
+    plan.targets[0].has_news(answer())
+    request = fetch_request({("t", 0): 0}, session_id=session_id, session_epoch=1)
+    request.topics[0].partitions[0].current_leader_epoch = 7
+    (target,) = planned(sessions, request, 12, NOW_MS, reader).targets
+    assert target.has_news(answer()) is are_sent_again
+
+
 # ------------------------------------------------------------------------------------------------------------ answers
 
 
