@@ -285,10 +285,10 @@ class _Fetch:
         """Return what the fetch is watched under, if it has changed since it was read."""
         if self.session is not None:
             return [self.session] if self.session.has_fresh else []
-        known = {id(target): answer for target, answer in zip(self._plan.targets, self.answers)}
+        known = dict(zip(self._plan.targets, self.answers))
         grown: list[Hashable] = []
         for target in targets:
-            answer = known[id(target)]
+            answer = known[target]
             partition = self._partition(target)
             if partition is None or partition.log is None or self._is_another(partition, target):
                 grown.append(target.key)
@@ -355,7 +355,7 @@ class _Fetch:
             max_bytes = target.partition.partition_max_bytes
             if max_bytes > left_bytes:
                 max_bytes = left_bytes
-            target.read_count = target.change_count
+            target.has_changed = False
             answer = self._read_one(target, max_bytes, read_bytes == 0)
             answers.append(answer)
             size = len(answer.records)
@@ -470,15 +470,7 @@ class _Fetch:
         replica_id = self._replica_manager.preferred_replica(partition, wanted.fetch_offset, self._rack, listener)
         if replica_id == NO_REPLICA:
             return None
-        return self._make(
-            partition_index=wanted.partition,
-            high_watermark=log.high_watermark,
-            last_stable_offset=log.last_stable_offset,
-            log_start_offset=log.log_start_offset,
-            aborted_transactions=None,
-            preferred_read_replica=replica_id,
-            records=_NO_RECORDS,
-        )
+        return self._without_records(wanted, log, preferred_read_replica=replica_id)
 
     def _is_another(self, partition: Partition, target: FetchTarget) -> bool:
         """Return whether the topic was deleted, and one of its name created, since the id was looked up."""
@@ -498,14 +490,19 @@ class _Fetch:
             raise OffsetOutOfRangeError(f"offset {wanted.fetch_offset} is below the log start offset {log.log_start_offset}")
         if epoch >= wanted.last_fetched_epoch and end_offset >= wanted.fetch_offset:
             return None
+        diverging = self._context.new("EpochEndOffset", epoch=epoch, end_offset=end_offset)
+        return self._without_records(wanted, log, diverging_epoch=diverging)
+
+    def _without_records(self, wanted: Message, log: UnifiedLog, **fields: object) -> Message:
+        """Return the answer that sends a reader elsewhere: to another replica, or to an earlier offset."""
         return self._make(
             partition_index=wanted.partition,
             high_watermark=log.high_watermark,
             last_stable_offset=log.last_stable_offset,
             log_start_offset=log.log_start_offset,
-            diverging_epoch=self._context.new("EpochEndOffset", epoch=epoch, end_offset=end_offset),
             aborted_transactions=None,
             records=_NO_RECORDS,
+            **fields,
         )
 
     def _aborted(self, log: UnifiedLog, start_offset: int, end_offset: int) -> list[Message]:

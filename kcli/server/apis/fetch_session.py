@@ -72,13 +72,12 @@ class FetchTarget(Watcher):
     """
 
     __slots__ = (
-        "change_count",
+        "has_changed",
         "high_watermark",
         "log_start_offset",
         "name",
         "order",
         "partition",
-        "read_count",
         "session",
         "topic",
         "waits_at",
@@ -93,8 +92,7 @@ class FetchTarget(Watcher):
         self.waits_at: tuple[int, int] | None = None  # active segment and its size, if the log end was read
         self.session: FetchSession | None = None  # that marks it when it changes
         self.order = 0  # in the session
-        self.change_count = 0
-        self.read_count = -1  # the changes before the last read
+        self.has_changed = True  # since it was read, or it was not read
 
     @property
     def key(self) -> tuple[str | None, int]:
@@ -103,7 +101,7 @@ class FetchTarget(Watcher):
 
     def mark(self) -> None:
         """Note that the partition has changed."""
-        self.change_count += 1
+        self.has_changed = True
         if self.session is not None:
             self.session.mark(self)
 
@@ -236,7 +234,7 @@ class FetchSession:
 
     def unmark(self, target: FetchTarget) -> None:
         """Mark a partition no more, unless it has changed since it was read."""
-        if target.change_count == target.read_count and target.session is self:
+        if not target.has_changed and target.session is self:
             self._marked.pop(target, None)
 
     def marked(self) -> list[FetchTarget]:
