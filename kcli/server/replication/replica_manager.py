@@ -37,7 +37,7 @@ from kcli.server.outstanding import FlushCallback, Flushes
 from kcli.server.replication.partition import Partition, PartitionError
 from kcli.server.replication.purgatory import Purgatory
 from kcli.server.replication.replica import NO_EPOCH, IsrChange
-from kcli.state.metadata_values import Topic
+from kcli.state.metadata_values import BrokerRegistration, Topic
 
 # Kafka's default of replica.lag.time.max.ms.
 DEFAULT_MAX_LAG_MS = 30_000
@@ -195,23 +195,21 @@ class ReplicaManager:
 
     def may_join_isr(self, broker_id: int, broker_epoch: int | None) -> bool:
         """Return whether a broker is active, and the same as the one that has fetched with an epoch (KIP-903)."""
-        broker = self._metadata.image.brokers.get(broker_id)
-        return (
-            broker is not None
-            and not broker.is_fenced
-            and not broker.is_in_controlled_shutdown
-            and broker_epoch in (NO_EPOCH, broker.broker_epoch)
-        )
+        broker = self._live_broker(broker_id)
+        return broker is not None and not broker.is_in_controlled_shutdown and broker_epoch in (NO_EPOCH, broker.broker_epoch)
 
     def is_live(self, broker_id: int) -> bool:
         """Return whether a broker is registered and not fenced."""
+        return self._live_broker(broker_id) is not None
+
+    def _live_broker(self, broker_id: int) -> BrokerRegistration | None:
         broker = self._metadata.image.brokers.get(broker_id)
-        return broker is not None and not broker.is_fenced
+        return None if broker is None or broker.is_fenced else broker
 
     def check_broker_epoch(self, broker_id: int, broker_epoch: int) -> None:
         """Raise PartitionError for a fetch with an older broker epoch than that in the metadata."""
-        broker = self._metadata.image.brokers.get(broker_id)
-        if broker is not None and not broker.is_fenced and NO_EPOCH < broker_epoch < broker.broker_epoch:
+        broker = self._live_broker(broker_id)
+        if broker is not None and NO_EPOCH < broker_epoch < broker.broker_epoch:
             text = f"broker {broker_id} fetched with broker epoch {broker_epoch}, and is registered with {broker.broker_epoch}"
             raise PartitionError(error_codes.NOT_LEADER_OR_FOLLOWER, text)
 
@@ -220,10 +218,10 @@ class ReplicaManager:
 
         It is the most current follower in the ISR there (Kafka: RackAwareReplicaSelector), if the leader is in another rack.
         """
-        brokers = self._metadata.image.brokers
 
         def is_near(broker_id: int) -> bool:
-            return self.is_live(broker_id) and brokers[broker_id].rack == rack and listener in brokers[broker_id].endpoints
+            broker = self._live_broker(broker_id)
+            return broker is not None and broker.rack == rack and listener in broker.endpoints
 
         if is_near(self.node_id):
             return NO_REPLICA
