@@ -103,7 +103,7 @@ class UnifiedLog:
     ) -> None:
         self._local = local
         self._rng = rng
-        self.on_bounds: Callable[[], None] | None = None  # called when the log start offset has moved, or records were removed
+        self.on_bounds: Callable[[], None] = _nothing  # called when the log start offset has moved, or records were removed
         self._flushed_ms = now_ms
         self.topic = topic
         self.partition = partition
@@ -405,8 +405,7 @@ class UnifiedLog:
         self.log_start_offset = offset
         self.leader_epochs.truncate_from_start(offset, is_written=False)
         self.producers.on_log_start(offset)
-        if self.on_bounds is not None:
-            self.on_bounds()
+        self.on_bounds()
         return True
 
     def delete_old_segments(self, now_ms: int, most: int | None = None) -> list[str]:
@@ -468,8 +467,7 @@ class UnifiedLog:
         local.rebuild_producers(self.producers, self.log_start_offset)
         self._forget_snapshots()
         self.update_high_watermark(self.high_watermark)
-        if self.on_bounds is not None:
-            self.on_bounds()
+        self.on_bounds()
         return renamed
 
     def _forget_snapshots(self) -> None:
@@ -488,8 +486,7 @@ class UnifiedLog:
         self.log_start_offset = offset if log_start_offset is None else log_start_offset
         self._set_end(offset)
         self.high_watermark = offset
-        if self.on_bounds is not None:
-            self.on_bounds()
+        self.on_bounds()
         return renamed
 
     def _set_end(self, offset: int) -> None:
@@ -526,6 +523,10 @@ class UnifiedLog:
 
 
 Predicate = Callable[[LogSegment, LogSegment | None], bool]
+
+
+def _nothing() -> None:
+    """Do nothing: nobody uses the bounds."""
 
 
 def breached_segments(
