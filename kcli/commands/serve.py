@@ -114,7 +114,9 @@ def _own_overrides(args: argparse.Namespace) -> list[str]:
     found = [] if args.port is None else [f"listeners=PLAINTEXT://127.0.0.1:{args.port}"]
     if args.data_dir is None:
         return found
-    if Path(args.data_dir, "cluster.properties").exists():
+    from kcli.server.supervisor.layout import CLUSTER_FILE
+
+    if Path(args.data_dir, CLUSTER_FILE).exists():
         raise CannotRun(f"{args.data_dir} is the directory of a cluster: start it with --brokers N, or name another one")
     return [*found, f"log.dirs={args.data_dir}"]
 

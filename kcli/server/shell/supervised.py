@@ -20,6 +20,16 @@ from collections.abc import Callable
 from contextlib import suppress
 
 
+def receive_words(channel: socket.socket) -> bytes | None:
+    """Return what has come, none if the other end is gone; None if nothing has come."""
+    try:
+        return channel.recv(64)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""
+
+
 class Supervised:
     """The node's end of the socket to its parent."""
 
@@ -40,12 +50,9 @@ class Supervised:
         self._channel.setblocking(False)
 
         def receive() -> None:
-            try:
-                received = self._channel.recv(64)
-            except BlockingIOError:
+            received = receive_words(self._channel)
+            if received is None:
                 return
-            except OSError:
-                received = b""
             if not received:
                 loop.remove_reader(self._channel)
                 end()

@@ -44,7 +44,7 @@ from kcli.server.controller.formatting import METADATA_PARTITION
 from kcli.server.log_lines import ERROR, FailureLine, Line, WarningLine
 from kcli.server.shell.log_writer import LogWriter, write_stderr
 from kcli.server.shell.server import EXIT_CANNOT_GO_ON, SAME_SIGNAL_S, ServerError, serve
-from kcli.server.shell.supervised import Supervised
+from kcli.server.shell.supervised import Supervised, receive_words
 from kcli.server.supervisor.control import LOCK, MAX_LINE_BYTES, SOCKET, NodeAction, NodeState, Status, socket_address
 from kcli.server.supervisor.layout import HOST, ClusterError, ClusterLayout, ClusterNode
 
@@ -255,12 +255,9 @@ class Supervisor:
         """Take what a node reports."""
         if member.channel is None:
             return  # another event of the same turn has closed it
-        try:
-            received = member.channel.recv(64)
-        except BlockingIOError:
+        received = receive_words(member.channel)
+        if received is None:
             return
-        except ConnectionError:
-            received = b""
         if not received:
             self._close_channel(member)  # its end follows as SIGCHLD
         if Supervised.READY in received and member.state == NodeState.STARTING:
