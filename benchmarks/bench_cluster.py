@@ -24,13 +24,10 @@ on stdout with the medians of the rounds, and one line of JSON for each round on
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import re
 import signal
 import statistics
-import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -39,7 +36,7 @@ from pathlib import Path
 from typing import Protocol
 
 from benchmarks.bench_quorum import Quorum, until
-from benchmarks.measure import markdown_table
+from benchmarks.measure import Figures, compare_rounds
 from kcli.client import Admin, NewTopic, Producer
 from kcli.client.admin.operation import value_of
 from kcli.client.errors import ClientError
@@ -242,9 +239,9 @@ def produce(settings: Settings, topic: str, partitions: int, size: int, seconds:
     return acked, time.monotonic() - began
 
 
-def measure(name: str, options: argparse.Namespace, work: Path) -> dict[str, dict[str, float]]:
+def measure(name: str, options: argparse.Namespace, work: Path) -> Figures:
     """Return the figures of one round."""
-    found: dict[str, dict[str, float]] = {}
+    found: Figures = {}
     with running(name, options.controllers, work) as (nodes, began):
         measured = Measured(nodes, options.replicas)
         found["first record"] = {"s": measured.first_record(began), "cpu_s": measured.cpu_seconds()}
@@ -271,20 +268,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5)
     options = parser.parse_args()
     names = options.clusters.split(",")
-    rounds: dict[str, list[dict[str, dict[str, float]]]] = {name: [] for name in names}
-    for _ in range(options.rounds):
-        for name in names:
-            with tempfile.TemporaryDirectory(prefix="kcli-bench-") as work:
-                figures = measure(name, options, Path(work))
-            print(json.dumps({"cluster": name, **figures}), file=sys.stderr, flush=True)
-            rounds[name].append(figures)
-    table = []
-    for row, fields in rounds[names[0]][0].items():
-        for field in fields:
-            values = [[figures[row][field] for figures in rounds[name]] for name in names]
-            cells = [f"{statistics.median(one):.2f} ({min(one):.2f} to {max(one):.2f})" for one in values]
-            table.append((f"{row}, {field}", *cells))
-    print(markdown_table(("median (least to most)", *names), table))
+    print(compare_rounds(names, options.rounds, lambda name, work: measure(name, options, work)))
 
 
 if __name__ == "__main__":

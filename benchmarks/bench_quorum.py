@@ -20,18 +20,15 @@ benchmarks.brokers finds Kafka.
 from __future__ import annotations
 
 import argparse
-import json
 import signal
-import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.brokers import CREATE_VERSION, Broker, Client, batch, free_port, java
-from benchmarks.measure import markdown_table
+from benchmarks.measure import Figures, compare_rounds
 from kcli.protocol.apis import API_KEYS, CREATE_TOPICS, DESCRIBE_QUORUM
 
 NODES = 3
@@ -224,17 +221,17 @@ def measured(quorum: Quorum, requests: int, topics: int) -> dict[str, float]:
         quorum.create(client, topics)
     wall_s, cpu_s = time.monotonic() - began, quorum.cpu_seconds() - cpu_began
     client.close()
-    return {"wall_s": wall_s, "cpu_s": cpu_s}
+    return {"s": wall_s, "cpu_s": cpu_s}
 
 
-def measure(name: str, rows: list[str], work: Path) -> dict[str, dict[str, float]]:
+def measure(name: str, rows: list[str], work: Path) -> Figures:
     """Return the figures of one round."""
-    found: dict[str, dict[str, float]] = {}
+    found: Figures = {}
     with Quorum(name, work) as quorum:
-        found["start"] = {"wall_s": quorum.start()}
+        found["start"] = {"s": quorum.start()}
         if "election" in rows:
             elected, created = quorum.elect()
-            found["election"], found["election and topic"] = {"wall_s": elected}, {"wall_s": created}
+            found["election"], found["election and topic"] = {"s": elected}, {"s": created}
         if "topics" in rows:
             found["topics one by one"] = measured(quorum, TOPICS, 1)
             found["topics in requests"] = measured(quorum, TOPICS // TOPICS_A_REQUEST, TOPICS_A_REQUEST)
@@ -248,21 +245,8 @@ def main() -> None:
     parser.add_argument("--rows", default=",".join(ROWS))
     parser.add_argument("--rounds", type=int, default=10)
     options = parser.parse_args()
-    names = options.brokers.split(",")
-    rounds: dict[str, list[dict[str, dict[str, float]]]] = {name: [] for name in names}
-    for _ in range(options.rounds):
-        for name in names:
-            with tempfile.TemporaryDirectory(prefix="kcli-bench-") as work:
-                figures = measure(name, options.rows.split(","), Path(work))
-            print(json.dumps({"brokers": name, **figures}), file=sys.stderr, flush=True)
-            rounds[name].append(figures)
-    table = []
-    for row in rounds[names[0]][0]:
-        for field in rounds[names[0]][0][row]:
-            values = [[figures[row][field] for figures in rounds[name]] for name in names]
-            cells = [f"{statistics.median(one):.2f} ({min(one):.2f} to {max(one):.2f})" for one in values]
-            table.append((f"{row}, {'CPU s' if field == 'cpu_s' else 's'}", *cells))
-    print(markdown_table(("median (least to most)", *names), table))
+    rows = options.rows.split(",")
+    print(compare_rounds(options.brokers.split(","), options.rounds, lambda name, work: measure(name, rows, work)))
 
 
 if __name__ == "__main__":

@@ -4,12 +4,14 @@ formats the results as tables.
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -69,6 +71,31 @@ def side_by_side(commands: dict[str, Sequence[str]], runs: int, *, may_end_with:
 def kcli(*arguments: str) -> list[str]:
     """The command line of kcli, run by this interpreter."""
     return [sys.executable, "-m", "kcli", *arguments]
+
+
+# The figures of one round, by row and by field.
+Figures = dict[str, dict[str, float]]
+
+
+def compare_rounds(names: Sequence[str], rounds: int, measure: Callable[[str, Path], Figures]) -> str:
+    """Measure the programs in turn, each round in an empty directory -> a table with the medians, the least and the most.
+
+    The figures of each round are a line of JSON on stderr.
+    """
+    found: dict[str, list[Figures]] = {name: [] for name in names}
+    for _ in range(rounds):
+        for name in names:
+            with tempfile.TemporaryDirectory(prefix="kcli-bench-") as work:
+                figures = measure(name, Path(work))
+            print(json.dumps({"program": name, **figures}), file=sys.stderr, flush=True)
+            found[name].append(figures)
+    table = []
+    for row, fields in found[names[0]][0].items():
+        for field in fields:
+            values = [[figures[row][field] for figures in found[name]] for name in names]
+            cells = [f"{statistics.median(one):.2f} ({min(one):.2f} to {max(one):.2f})" for one in values]
+            table.append((f"{row}, {field}", *cells))
+    return markdown_table(("median (least to most)", *names), table)
 
 
 def warm(path: Path) -> None:
