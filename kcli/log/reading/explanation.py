@@ -57,8 +57,8 @@ is possible has a cost, and the repair takes the set of damages that explains al
     a batch that the lengths of records enclose is that of the log   WALKED     the same
     bytes that were inserted between two batches                     INSERTED   the same
     a sound batch has another base offset than it states, behind     CORRECTED  the same
-      damage: so much more than the bits, bytes or the field, but
-      for a bit or byte behind LONG_ENOUGH sound batches
+      damage: more by so much than its wrong bits, bytes or field,
+      but not for a bit or byte behind LONG_ENOUGH sound batches
     a sound message of format 0 or 1 behind a batch of format 2,     OLDER_     the same
       which it does not follow with the next offset                  FORMAT
 
