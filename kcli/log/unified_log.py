@@ -526,7 +526,7 @@ Predicate = Callable[[LogSegment, LogSegment | None], bool]
 
 
 def _nothing() -> None:
-    """Do nothing: nobody uses the bounds."""
+    """Do nothing: no part of the broker uses the bounds."""
 
 
 def breached_segments(
